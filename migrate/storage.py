@@ -1,0 +1,267 @@
+"""Files and objects through TensorStore key-value stores: one code path for local disks, ``s3://`` and ``gs://``.
+
+A *uri* is a local path, ``file://``, ``s3://bucket/path`` or ``gs://bucket/path``. A conditional write is the only
+way anything becomes visible (see :func:`create`).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from migrate.errors import StorageError
+
+if TYPE_CHECKING:
+    import tensorstore as ts
+
+MAX_METADATA_BYTES = 1 << 30
+"""Upper bound, in bytes, of any JSON or msgpack file that is read whole."""
+
+_URL = re.compile(r"^([a-z][a-z0-9+.-]*)://")
+
+
+def is_local(uri: str) -> bool:
+    """Whether ``uri`` lies on a file system of this machine."""
+    match = _URL.match(uri)
+    return match is None or match.group(1) == "file"
+
+
+def local_path(uri: str) -> Path:
+    """The absolute path of a local ``uri``."""
+    path = urllib.parse.unquote(uri.removeprefix("file://")) if uri.startswith("file://") else uri
+    return Path(path).expanduser().absolute()
+
+
+def normalise(uri: str) -> str:
+    """The uri without a trailing slash; local ones as an absolute path with ``..`` resolved."""
+    if is_local(uri):
+        return os.path.normpath(local_path(uri))
+    return uri.rstrip("/")
+
+
+def join(uri: str, *parts: str) -> str:
+    """``uri`` extended by relative ``parts``."""
+    return "/".join([uri.rstrip("/"), *(part.strip("/") for part in parts)])
+
+
+def kvstore_spec(uri: str) -> dict[str, Any]:
+    """The TensorStore key-value store JSON of the directory at ``uri``; holds no credentials.
+
+    Raises :class:`StorageError` for a scheme this project does not support.
+    """
+    if is_local(uri):
+        return {"driver": "file", "path": normalise(uri) + "/"}
+    scheme, rest = uri.split("://", 1)
+    bucket, _, path = rest.partition("/")
+    prefix = path.rstrip("/") + "/" if path.strip("/") else ""
+    if scheme == "gs":
+        return {"driver": "gcs", "bucket": bucket, "path": prefix}
+    if scheme == "s3":
+        spec: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": prefix}
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        if endpoint:
+            spec["endpoint"] = endpoint
+        if region := os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
+            spec["aws_region"] = region
+        return spec
+    raise StorageError(
+        f"storage scheme {scheme!r} is not supported",
+        where=uri,
+        expected="a local path, file://, s3:// or gs://",
+        remedy="copy the data to a supported store",
+    )
+
+
+@functools.cache
+def context(cache_bytes: int = 0) -> ts.Context:
+    """The TensorStore context of this process: one a cache size, so that OCDBT parents and children share it."""
+    import tensorstore as ts
+
+    # fsync is left to the commit: data that no COMMIT.json names need not survive a power loss.
+    return ts.Context({"cache_pool": {"total_bytes_limit": cache_bytes}, "file_io_sync": False})
+
+
+@functools.cache
+def durable_context() -> ts.Context:
+    """A context whose local writes are flushed to disk before they are reported done."""
+    import tensorstore as ts
+
+    return ts.Context({"file_io_sync": True})
+
+
+def open_kvstore(uri: str, *, durable: bool = False) -> ts.KvStore:
+    """The key-value store of the directory at ``uri``; nothing need exist there."""
+    import tensorstore as ts
+
+    spec = kvstore_spec(uri)
+    return ts.KvStore.open(spec, context=durable_context() if durable else context()).result()
+
+
+def read(uri: str, key: str, *, max_bytes: int = MAX_METADATA_BYTES) -> bytes | None:
+    """The value of ``key`` under ``uri``, or None if it does not exist.
+
+    Raises :class:`StorageError` if it is larger than ``max_bytes`` or cannot be read.
+    """
+    try:
+        if is_local(uri):
+            path = local_path(uri) / key
+            if not path.is_file():
+                return None
+            _check_bytes(uri, key, path.stat().st_size, max_bytes)
+            return path.read_bytes()
+        store = open_kvstore(uri)
+        result = store.read(key).result()
+    except (ValueError, OSError) as error:
+        raise storage_error(f"{key} cannot be read", uri, error) from error
+    if result.state != "value":
+        return None
+    value = bytes(result.value)
+    _check_bytes(uri, key, len(value), max_bytes)
+    return value
+
+
+def _check_bytes(uri: str, key: str, found_bytes: int, max_bytes: int) -> None:
+    if found_bytes > max_bytes:
+        raise StorageError(
+            f"{key} is too large to be read as metadata",
+            where=join(uri, key),
+            expected=f"at most {max_bytes:,} bytes",
+            found=f"{found_bytes:,} bytes",
+        )
+
+
+def exists(uri: str, key: str) -> bool:
+    """Whether ``key`` exists under ``uri``."""
+    if is_local(uri):
+        return (local_path(uri) / key).is_file()
+    return open_kvstore(uri).read(key, byte_range=slice(0, 0)).result().state == "value"
+
+
+def list_keys(uri: str) -> list[str]:
+    """Every key below ``uri``, relative to it, sorted; empty if nothing is there."""
+    if is_local(uri):
+        root = local_path(uri)
+        return sorted(
+            os.path.relpath(os.path.join(folder, name), root).replace(os.sep, "/")
+            for folder, _, names in os.walk(root)
+            for name in names
+        )
+    try:
+        return sorted(key.decode() for key in open_kvstore(uri).list().result())
+    except (ValueError, OSError) as error:
+        raise storage_error("the directory cannot be listed", uri, error) from error
+
+
+def list_directory(uri: str) -> list[str]:
+    """Names directly below ``uri``, sorted; names that hold further keys end in ``/``."""
+    if is_local(uri):
+        root = local_path(uri)
+        if not root.is_dir():
+            return []
+        return sorted(entry.name + ("/" if entry.is_dir() else "") for entry in os.scandir(root))
+    names = {key.split("/", 1)[0] + ("/" if "/" in key else "") for key in list_keys(uri)}
+    return sorted(names)
+
+
+def write(uri: str, key: str, value: bytes, *, durable: bool = False) -> None:
+    """Write ``key`` whole, replacing what was there. Raises :class:`StorageError`."""
+    try:
+        open_kvstore(uri, durable=durable).write(key, value).result()
+    except (ValueError, OSError) as error:
+        raise storage_error(f"{key} cannot be written", uri, error) from error
+
+
+def create(uri: str, key: str, value: bytes) -> Literal["created", "exists"]:
+    """Write ``key`` only if it does not exist yet, atomically and durably.
+
+    A lost race does not raise in TensorStore, it returns an empty generation; that is reported as ``exists``.
+    Raises :class:`StorageError`.
+    """
+    try:
+        store = open_kvstore(uri, durable=True)
+        missing = store.read(key).result()
+        if missing.state == "value":
+            return "exists"
+        stamp = store.write(key, value, if_equal=missing.stamp.generation).result()
+    except (ValueError, OSError) as error:
+        raise storage_error(f"{key} cannot be created", uri, error) from error
+    return "created" if stamp.generation else "exists"
+
+
+def replace(uri: str, key: str, value: bytes, *, expected: bytes | None) -> bool:
+    """Write ``key`` only if its present value is ``expected`` (None: missing); whether it was written.
+
+    Raises :class:`StorageError`.
+    """
+    try:
+        store = open_kvstore(uri, durable=True)
+        found = store.read(key).result()
+        present = bytes(found.value) if found.state == "value" else None
+        if present != expected:
+            return False
+        stamp = store.write(key, value, if_equal=found.stamp.generation).result()
+    except (ValueError, OSError) as error:
+        raise storage_error(f"{key} cannot be replaced", uri, error) from error
+    return bool(stamp.generation)
+
+
+def delete(uri: str, key: str) -> None:
+    """Delete ``key``; nothing happens if it does not exist. Raises :class:`StorageError`."""
+    try:
+        open_kvstore(uri).write(key, None).result()
+    except (ValueError, OSError) as error:
+        raise storage_error(f"{key} cannot be deleted", uri, error) from error
+
+
+def delete_directory(uri: str) -> None:
+    """Delete everything below ``uri``, and on a local disk the empty folders too. Raises :class:`StorageError`."""
+    import shutil
+
+    if is_local(uri):
+        shutil.rmtree(local_path(uri), ignore_errors=True)
+        return
+    try:
+        import tensorstore as ts
+
+        open_kvstore(uri).delete_range(ts.KvStore.KeyRange()).result()
+    except (ValueError, OSError) as error:
+        raise storage_error("the directory cannot be deleted", uri, error) from error
+
+
+def stamps(uri: str) -> Iterator[tuple[str, str]]:
+    """(key, stamp) of every key below ``uri`` in sorted order; the stamp changes when the key is rewritten.
+
+    On a local disk it is byte count and modification time, elsewhere the store's own generation.
+    """
+    if is_local(uri):
+        root = local_path(uri)
+        for key in list_keys(uri):
+            status = (root / key).stat()
+            yield key, f"{status.st_size}.{status.st_mtime_ns}"
+        return
+    store = open_kvstore(uri)
+    keys = list_keys(uri)
+    # TensorStore lists no generations; a zero-byte read fetches one.
+    pending = [store.read(key, byte_range=slice(0, 0)) for key in keys]
+    for key, future in zip(keys, pending, strict=True):
+        yield key, future.result().stamp.generation.hex()
+
+
+def storage_error(what: str, uri: str, error: BaseException) -> StorageError:
+    """The typed form of a TensorStore or OS failure on ``uri``; a full disk is called one."""
+    text = _without_location(str(error))
+    remedy = "check that the path exists and that its permissions and credentials allow this"
+    if "No space left on device" in text or "RESOURCE_EXHAUSTED" in text or "Disk quota exceeded" in text:
+        what = f"disk full: {what}"
+        remedy = "free space at the output or choose another one; the same command then resumes the run"
+    return StorageError(what, where=uri, found=text, remedy=remedy)
+
+
+def _without_location(text: str) -> str:
+    """A TensorStore message without the ``[source locations='...']`` it carries."""
+    return re.sub(r"\s*\[(tensorstore_spec|source locations)=.*", "", text, flags=re.DOTALL).strip()
