@@ -1,0 +1,196 @@
+"""Job files: YAML in, a validated :class:`Job` out. An unknown or wrong key is an error that names file and key."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from migrate import storage
+from migrate.errors import ConfigError
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def parse_bytes(value: object) -> int:
+    """A byte count from a number or a text such as ``64MiB``. Raises ValueError."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
+    if match is None or match.group(2).upper() not in _UNITS:
+        raise ValueError("expected a number of bytes such as 67108864, 64MiB or 64MB")
+    return int(float(match.group(1)) * _UNITS[match.group(2).upper()])
+
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Source(_Section):
+    """The old checkpoint."""
+
+    path: str = Field(description="Path or URI of the checkpoint; relative paths start at the job file.")
+    step: int | None = Field(None, description="Training step; default: the latest committed one.")
+    item: str | None = Field(None, description="Item (checkpointable) of the step, where it holds several.")
+    select: str | None = Field(
+        None, description="Subtree that becomes the root, e.g. `params`; the leaves outside are not rewritten."
+    )
+    missing_chunks: Literal["error", "zeros"] = Field(
+        "error", description="What an absent chunk means, where the format lets a writer omit chunks of zeros."
+    )
+
+
+class ProgramConfig(_Section):
+    """The model code."""
+
+    entry: str = Field(description="`package.module:function`; it takes a mesh and returns a `migrate.Program`.")
+    arguments: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of the entry.")
+    name: str = Field("main", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="Name of the program in the export.")
+
+
+class Target(_Section):
+    """What the program is compiled for."""
+
+    topology: str = Field(description="`v5e:2x4` and the like, as libtpu names them, or `cpu:8`.")
+    mesh: dict[str, Annotated[int, Field(ge=1)]] = Field(description="Mesh axes and sizes, in order.")
+    flags: dict[str, str | bool | int | float] = Field(
+        default_factory=dict, description="XLA compiler options, e.g. `xla_tpu_scoped_vmem_limit_kib: 65536`."
+    )
+    layout: Literal["auto", "default"] = Field(
+        "auto", description="`auto`: XLA chooses the layouts; `default`: those of `jax.device_put`."
+    )
+
+
+class Compile(_Section):
+    """Bounds of the compile subprocess."""
+
+    timeout_seconds: float = Field(3600, gt=0, description="The compile is ended after this many seconds.")
+
+
+class Rewrite(_Section):
+    """How the arrays are rewritten."""
+
+    max_item_bytes: Bytes = Field(64 << 20, description="Upper bound of the bytes one unit of Beam work holds.")
+    max_chunk_bytes: Bytes = Field(64 << 20, description="A device shard above this is stored as several chunks.")
+    compression: Literal["none", "zstd"] = Field("none", description="Compression of the stored chunks.")
+    workers: Annotated[int, Field(ge=1)] | None = Field(None, description="Parallel workers; default: CPU count.")
+    runner: str = Field("local", description="Where the pipeline runs: `local` (in this process, threads).")
+
+
+class DropRule(_Section):
+    """Leaves that are left out on purpose."""
+
+    drop: str = Field(description="Regular expression that must match the whole leaf path.")
+
+
+class RenameRule(_Section):
+    """Leaves whose path differs from the parameter's."""
+
+    rename: str = Field(description="Regular expression that must match the whole leaf path.")
+    to: str = Field(description=r"The parameter's path; `\1` stands for the first group.")
+
+
+class Job(_Section):
+    """One checkpoint to re-export for one target."""
+
+    source: Source
+    program: ProgramConfig
+    target: Target
+    output: str = Field(description="Directory or URI that receives the export; relative paths start at the job file.")
+    mapping: tuple[DropRule | RenameRule, ...] = Field((), description="Rules, applied in order; see docs/jobs.md.")
+    compile: Compile = Compile()
+    rewrite: Rewrite = Rewrite()
+    python_path: tuple[str, ...] = Field(
+        (), description="Directories searched for the entry's module, after the job file's own."
+    )
+
+
+def load_job(path: str | Path) -> Job:
+    """The job in the YAML file at ``path``, with relative paths made absolute.
+
+    Raises :class:`ConfigError` that names the file and every wrong key.
+    """
+    file = Path(path)
+    try:
+        document = yaml.safe_load(file.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"there is no job file {file}", remedy="give the path of a YAML job file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the job file {file} cannot be read", found=str(error)) from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file} is not YAML", found=" ".join(str(error).split())) from error
+    if not isinstance(document, dict):
+        raise ConfigError(f"{file} is not a job", expected="a mapping with source, program, target and output")
+    return job_from_mapping(document, base=file.parent, where=str(file))
+
+
+def job_from_mapping(document: dict[str, Any], *, base: Path | None = None, where: str = "job") -> Job:
+    """The job in a plain mapping; relative paths start at ``base`` (default: the working directory).
+
+    Raises :class:`ConfigError`.
+    """
+    try:
+        job = Job.model_validate(document)
+    except pydantic.ValidationError as error:
+        raise _config_error(error, where) from None
+    folder = (base or Path()).absolute()
+    absolute = job.model_copy(
+        update={
+            "source": job.source.model_copy(update={"path": _absolute(job.source.path, folder)}),
+            "output": _absolute(job.output, folder),
+            "python_path": (str(folder), *(str(folder / path) for path in job.python_path)),
+        }
+    )
+    _check_mapping(absolute, where)
+    return absolute
+
+
+def _absolute(uri: str, folder: Path) -> str:
+    return storage.normalise(str(folder / Path(uri).expanduser()) if "://" not in uri else uri)
+
+
+def _check_mapping(job: Job, where: str) -> None:
+    for number, rule in enumerate(job.mapping):
+        pattern = rule.drop if isinstance(rule, DropRule) else rule.rename
+        try:
+            compiled = re.compile(pattern)
+            if isinstance(rule, RenameRule):
+                re.compile(f"(?:{pattern})|").sub(rule.to, "")  # a template with a wrong group raises
+        except (re.error, IndexError) as error:
+            raise ConfigError(
+                f"a mapping rule is not a usable regular expression: {pattern!r}",
+                where=f"{where}: mapping[{number}]",
+                found=str(error),
+            ) from error
+        del compiled
+
+
+def _config_error(error: pydantic.ValidationError, where: str) -> ConfigError:
+    problems = []
+    for problem in error.errors(include_url=False):
+        key = ".".join(str(part) for part in problem["loc"] if not str(part).endswith("Rule"))
+        problems.append((key, problem["msg"], problem["type"], problem.get("input")))
+    key, message, kind, value = problems[0]
+    what = f"{len(problems)} keys of the job cannot be used" if len(problems) > 1 else f"{key}: {message}"
+    known = ", ".join(_fields_at(error.errors()[0]["loc"]))
+    return ConfigError(
+        what,
+        where=f"{where}: " + ", ".join(key for key, *_ in problems),
+        found="; ".join(f"{key}: {message}" for key, message, *_ in problems) if len(problems) > 1 else repr(value),
+        remedy=f"known keys here: {known}" if kind == "extra_forbidden" and known else "see docs/jobs.md",
+    )
+
+
+def _fields_at(location: tuple[int | str, ...]) -> list[str]:
+    model: Any = Job
+    for part in location[:-1]:
+        field = getattr(model, "model_fields", {}).get(part)
+        model = field.annotation if field is not None else None
+    return list(getattr(model, "model_fields", {}))

@@ -1,0 +1,218 @@
+"""What an executable expects of every parameter, and why: signature, fingerprint, and the difference of two. Pure."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from migrate.errors import ReexportError
+from migrate.layout import ArrayShape, Layout, xla_dtype
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+HOST_MEMORY_SPACE = 5
+"""XLA's number of host memory, ``S(5)``; JAX calls it ``pinned_host``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterSpec:
+    """One parameter of a compiled executable."""
+
+    number: int
+    """HLO parameter number; unused parameters keep theirs."""
+    argument: str
+    """Name of the program's argument that holds it, e.g. ``params``."""
+    path: tuple[str, ...]
+    """Tree path inside the argument, each key as a string."""
+    sequence_levels: tuple[bool, ...]
+    """For each key of ``path``: True if its container is a list or tuple."""
+    shape: tuple[int, ...]
+    """Global shape."""
+    dtype: str
+    """NumPy or ml_dtypes name, e.g. ``bfloat16``."""
+    partition: tuple[tuple[str, ...], ...]
+    """For each dimension the mesh axes that shard it, major first; () where it is not sharded."""
+    shard_shape: tuple[int, ...]
+    """Shape of one device's shard."""
+    major_to_minor: tuple[int, ...]
+    """Physical dimension order of the shard, slowest varying first."""
+    tiles: tuple[tuple[int, ...], ...] = ()
+    """Tile shapes; () where the platform does not tile."""
+    element_bits: int = 0
+    """Bits an element takes where the layout packs sub-byte elements, else 0."""
+    memory_kind: str = "device"
+    """JAX memory kind of the buffer."""
+    is_weight: bool = False
+    """Whether it belongs to the argument that a checkpoint fills; the others are given at each call."""
+
+    @property
+    def name(self) -> str:
+        """Tree path joined with ``/``."""
+        return "/".join(self.path)
+
+    @property
+    def layout(self) -> Layout:
+        """Physical layout in XLA's terms."""
+        return Layout(
+            minor_to_major=self.major_to_minor[::-1],
+            tiles=self.tiles,
+            element_bits=self.element_bits,
+            memory_space=HOST_MEMORY_SPACE if self.memory_kind.endswith("host") else 0,
+        )
+
+    @property
+    def shard(self) -> ArrayShape:
+        """Shape and layout of one shard, as XLA prints it."""
+        return ArrayShape(xla_dtype(self.dtype), self.shard_shape, self.layout)
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of one device's shard, tile padding included."""
+        return self.shard.device_bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole logical array, sub-byte elements at one byte each."""
+        return ArrayShape(xla_dtype(self.dtype), self.shape).dense_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Everything that can change a signature."""
+
+    stablehlo_sha256: str
+    """Hex digest of the StableHLO text without source locations."""
+    topology: str
+    """Topology name as the compiler knows it, e.g. ``v5e:2x4`` or ``cpu:8``."""
+    mesh: tuple[tuple[str, int], ...]
+    """Mesh axes and sizes in order."""
+    jax: str
+    """Version of jax that compiled."""
+    jaxlib: str
+    """Version of jaxlib that compiled."""
+    libtpu: str
+    """Version of libtpu that compiled; empty for CPU targets."""
+    flags: tuple[tuple[str, str], ...]
+    """Compiler options, sorted by name."""
+    layout_policy: str
+    """``auto`` or ``default``."""
+
+    @property
+    def digest(self) -> str:
+        """Hex SHA-256 of all fields."""
+        return canonical_digest(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """What the compiler says the executable needs on each device, in bytes."""
+
+    argument_bytes: int
+    """All arguments, tile padding included."""
+    output_bytes: int
+    """All results, those aliased to donated arguments included."""
+    temporary_bytes: int
+    """Scratch space."""
+    code_bytes: int
+    """Generated code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What one executable expects of every parameter, and the fingerprint it comes from."""
+
+    program: str
+    """Name of the program, e.g. ``decode``."""
+    parameters: tuple[ParameterSpec, ...]
+    """Every parameter, in HLO order."""
+    fingerprint: Fingerprint
+    """What the compile was made from."""
+    memory: DeviceMemory
+    """The compiler's own account."""
+
+    @property
+    def weights(self) -> tuple[ParameterSpec, ...]:
+        """The parameters that a checkpoint fills."""
+        return tuple(p for p in self.parameters if p.is_weight)
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of all parameters on one device, tile padding included."""
+        return sum(p.device_bytes for p in self.parameters)
+
+    @property
+    def device_count(self) -> int:
+        """Number of devices of the mesh."""
+        return math.prod(extent for _, extent in self.fingerprint.mesh)
+
+    def to_json(self) -> str:
+        """JSON text that :meth:`from_json` reads back to an equal signature."""
+        return _adapter().dump_json(self, indent=1).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, where: str = "signature") -> Signature:
+        """The signature in ``text``. Raises :class:`ReexportError` naming ``where`` if it is not one."""
+        try:
+            return _adapter().validate_json(text)
+        except ValueError as error:
+            raise ReexportError("not a signature", where=where, found=str(error).splitlines()[-1]) from error
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[Signature]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Signature)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One field that differs between two signatures."""
+
+    where: str
+    """``argument/path`` of a parameter, or ``fingerprint``."""
+    field: str
+    """Name of the field; ``parameter`` if one side lacks it altogether."""
+    before: Any
+    """Value in the first signature; None if it has no such parameter."""
+    after: Any
+    """Value in the second signature; None if it has no such parameter."""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.field} {self.before} -> {self.after}"
+
+
+_PHYSICAL = ("shape", "dtype", "partition", "shard_shape", "major_to_minor", "tiles", "element_bits", "memory_kind")
+
+
+def diff(before: Signature, after: Signature) -> list[Change]:
+    """What differs: fingerprint fields first, then parameters in the order of ``before``. Empty if equal."""
+    changes = [
+        Change("fingerprint", name, old, new)
+        for name, old in asdict(before.fingerprint).items()
+        if old != (new := getattr(after.fingerprint, name))
+    ]
+    old_parameters = {(p.argument, *p.path): p for p in before.parameters}
+    new_parameters = {(p.argument, *p.path): p for p in after.parameters}
+    for key in {**old_parameters, **new_parameters}:
+        old_parameter, new_parameter = old_parameters.get(key), new_parameters.get(key)
+        where = "/".join(key)
+        if old_parameter is None or new_parameter is None:
+            present = [None if p is None else str(p.shard) for p in (old_parameter, new_parameter)]
+            changes.append(Change(where, "parameter", *present))
+            continue
+        for name in _PHYSICAL:
+            old, new = getattr(old_parameter, name), getattr(new_parameter, name)
+            if old != new:
+                changes.append(Change(where, name, old, new))
+    return changes
+
+
+def canonical_digest(value: object) -> str:
+    """Hex SHA-256 of ``value`` as JSON with sorted keys and no spaces."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
