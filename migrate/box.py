@@ -116,9 +116,7 @@ class Grid:
         box = Box.whole(self.shape) if within is None else within
         if box.size == 0:
             return iter(())
-        ranges = [
-            range(a // c, -(-b // c)) for a, b, c in zip(box.start, box.stop, self.chunk_shape, strict=True)
-        ]
+        ranges = [range(a // c, -(-b // c)) for a, b, c in zip(box.start, box.stop, self.chunk_shape, strict=True)]
         return itertools.product(*ranges)
 
     def boxes(self, within: Box | None = None) -> Iterator[Box]:
@@ -135,7 +133,5 @@ class Grid:
     def cover(self, box: Box) -> Box:
         """The smallest union of whole chunks that contains ``box``."""
         start = tuple(a // c * c for a, c in zip(box.start, self.chunk_shape, strict=True))
-        stop = tuple(
-            min(-(-b // c) * c, s) for b, c, s in zip(box.stop, self.chunk_shape, self.shape, strict=True)
-        )
+        stop = tuple(min(-(-b // c) * c, s) for b, c, s in zip(box.stop, self.chunk_shape, self.shape, strict=True))
         return Box(start, stop)

@@ -125,6 +125,28 @@ def read(uri: str, key: str, *, max_bytes: int = MAX_METADATA_BYTES) -> bytes | 
     return value
 
 
+def read_range(uri: str, key: str, start: int, stop: int) -> bytes:
+    """Bytes ``start`` to ``stop`` of ``key`` under ``uri``; fewer, or none, where the key ends earlier or is missing.
+
+    Raises :class:`StorageError` if the store cannot be read.
+    """
+    if start >= stop:
+        return b""
+    try:
+        if is_local(uri):
+            with (local_path(uri) / key).open("rb") as file:
+                file.seek(start)
+                return file.read(stop - start)
+        return bytes(open_kvstore(uri).read(key, byte_range=slice(start, stop)).result().value)
+    except FileNotFoundError:
+        return b""
+    except (ValueError, OSError) as error:
+        # TensorStore refuses a range beyond the end instead of shortening it.
+        if "OUT_OF_RANGE" in str(error):
+            return b""
+        raise storage_error(f"{key} cannot be read", uri, error) from error
+
+
 def _check_bytes(uri: str, key: str, found_bytes: int, max_bytes: int) -> None:
     if found_bytes > max_bytes:
         raise StorageError(

@@ -1,0 +1,72 @@
+"""The OCDBT databases that hold an export's arrays, and the digests of their chunks.
+
+While a run goes each writer process fills a database of its own, ``ocdbt.process_<writer>/``; the commit merges them
+into the root database without copying values. Workers never write ``zarr.json``: the commit does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from migrate import storage
+from migrate.box import Box
+from migrate.zarr import StoredArray
+
+if TYPE_CHECKING:
+    import numpy as np
+    import tensorstore as ts
+
+
+def open_array(stored: StoredArray, database: dict[str, Any]) -> ts.TensorStore:
+    """The array in the OCDBT ``database``. Its ``zarr.json`` is neither read nor written; absent chunks are errors."""
+    import tensorstore as ts
+
+    spec = {
+        "driver": "zarr3",
+        "kvstore": {**database, "path": stored.storage_name + "/"},
+        "metadata": stored.zarr_metadata(),
+        "store_data_equal_to_fill_value": True,
+        "fill_missing_data_reads": False,
+    }
+    return ts.open(spec, context=storage.context(), open=True, assume_metadata=True).result()
+
+
+def open_database(database: dict[str, Any]) -> ts.KvStore:
+    """The key-value store of an OCDBT ``database``; all share one context, which merging needs."""
+    import tensorstore as ts
+
+    return ts.KvStore.open(database, context=storage.context()).result()
+
+
+def root_database(uri: str) -> dict[str, Any]:
+    """TensorStore JSON of the parameter set's root OCDBT database."""
+    return {"driver": "ocdbt", "base": storage.kvstore_spec(uri)}
+
+
+def writer_directory(writer: str) -> str:
+    """Name of the directory that holds the database of one writer process, as Orbax names them."""
+    return f"ocdbt.process_{writer}"
+
+
+def writer_database(uri: str, writer: str) -> dict[str, Any]:
+    """TensorStore JSON of the database that the process ``writer`` fills."""
+    return root_database(storage.join(uri, writer_directory(writer)))
+
+
+def in_storage_order(chunk: np.ndarray) -> bytes | memoryview:
+    """The bytes of an array whose dimensions already are in storage order."""
+    import numpy as np
+
+    return np.ascontiguousarray(chunk).reshape(-1).view(np.uint8).data
+
+
+def chunk_digest(chunk: np.ndarray) -> str:
+    """Hex SHA-256 of a chunk (clipped to the array) whose dimensions are in storage order."""
+    return hashlib.sha256(in_storage_order(chunk)).hexdigest()
+
+
+def permuted_slices(box: Box, order: tuple[int, ...]) -> tuple[slice, ...]:
+    """The index of ``box`` in an array whose dimensions were permuted to ``order``."""
+    slices = box.slices
+    return tuple(slices[dimension] for dimension in order)

@@ -1,0 +1,261 @@
+"""An export on storage: where its files lie, opening a committed one, and checking all of it.
+
+    OUTPUT/LATEST                      names the current export
+    OUTPUT/exports/<id>/COMMIT.json    makes it exist; written last, once
+                       manifest.json   see migrate.manifest
+                       programs/<name>/signature.json, executable.bin, program.jax_export
+    OUTPUT/params/<set>/               an Orbax checkpoint: Zarr v3 arrays in one OCDBT database, parameters.json
+    OUTPUT/runs/<set>/                 receipts and lease of an unfinished run
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from migrate import arrays, storage, verify
+from migrate.errors import NotAnExportError, VerificationError
+from migrate.manifest import (
+    COMMIT,
+    COMMIT_KEY,
+    EXECUTABLE_FILE,
+    EXPORTED_FILE,
+    LATEST_KEY,
+    MANIFEST,
+    MANIFEST_KEY,
+    PARAMETER_SET,
+    PARAMETERS_KEY,
+    SIGNATURE_FILE,
+    ArrayRecord,
+    Manifest,
+    ParameterSet,
+    ProgramRecord,
+)
+from migrate.signature import Signature
+from migrate.zarr import ZARR_METADATA_KEY
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Where the parts of an output lie."""
+
+    output: str
+    """URI of the output root."""
+
+    def export(self, export_id: str) -> str:
+        """Directory of one export."""
+        return storage.join(self.output, "exports", export_id)
+
+    def program(self, export_id: str, name: str) -> str:
+        """Directory of one program's files."""
+        return storage.join(self.export(export_id), "programs", name)
+
+    def parameters(self, set_id: str) -> str:
+        """Directory of one parameter set; stock Orbax restores it."""
+        return storage.join(self.output, "params", set_id)
+
+    def run(self, set_id: str) -> str:
+        """Directory of an unfinished run's own state."""
+        return storage.join(self.output, "runs", set_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A committed export."""
+
+    paths: Paths
+    manifest: Manifest
+
+    @property
+    def uri(self) -> str:
+        """Directory of the export."""
+        return self.paths.export(self.manifest.export)
+
+    @property
+    def parameters_uri(self) -> str:
+        """Directory of its parameter set: a checkpoint that stock Orbax restores."""
+        return self.paths.parameters(self.manifest.parameter_set)
+
+    def program(self, name: str | None = None) -> ProgramRecord:
+        """The program ``name``, or the only one. Raises :class:`NotAnExportError` listing those there are."""
+        programs = {program.name: program for program in self.manifest.programs}
+        if name is None and len(programs) == 1:
+            return next(iter(programs.values()))
+        if name not in programs:
+            raise NotAnExportError(
+                f"the export has no program {name!r}" if name else "the export has several programs",
+                where=self.uri,
+                expected=f"one of {', '.join(programs)}",
+            )
+        return programs[name]
+
+    def read_file(self, program: ProgramRecord, file: str) -> bytes:
+        """A program file, after its SHA-256 was compared with the manifest's. Raises :class:`VerificationError`."""
+        uri = self.paths.program(self.manifest.export, program.name)
+        return _read_checked(uri, file, program.files[file].sha256, max_bytes=program.files[file].nbytes)
+
+    def signature(self, name: str | None = None) -> Signature:
+        """The signature of a program. Raises :class:`VerificationError`."""
+        return Signature.from_json(self.read_file(self.program(name), SIGNATURE_FILE), where=f"{self.uri}: signature")
+
+    def parameter_set(self) -> ParameterSet:
+        """The record of the stored arrays. Raises :class:`VerificationError`."""
+        record = self.manifest.parameters
+        data = _read_checked(self.parameters_uri, PARAMETERS_KEY, record.sha256, max_bytes=record.nbytes)
+        return PARAMETER_SET.load(data, storage.join(self.parameters_uri, PARAMETERS_KEY))
+
+
+def _read_checked(uri: str, key: str, sha256: str, *, max_bytes: int) -> bytes:
+    where = storage.join(uri, key)
+    data = storage.read(uri, key, max_bytes=max(max_bytes, 1) * 2)
+    if data is None:
+        raise VerificationError("a file of the export is missing", where=where, expected=f"{max_bytes} bytes")
+    found = hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise VerificationError(
+            "a file of the export is not the one that was committed",
+            where=where,
+            expected=f"SHA-256 {sha256}",
+            found=f"SHA-256 {found}",
+            remedy="restore the export from a copy, or run the job again into another output",
+        )
+    return data
+
+
+def is_export(uri: str) -> bool:
+    """Whether a committed export, or an output root that names one, lies at ``uri``."""
+    return storage.exists(uri, COMMIT_KEY) or storage.exists(uri, LATEST_KEY)
+
+
+def open_export(uri: str) -> Export:
+    """The committed export at ``uri``: an export's directory, or an output root, whose LATEST is followed.
+
+    Raises :class:`NotAnExportError`; :class:`VerificationError` if the manifest is not the committed one.
+    """
+    uri = storage.normalise(uri)
+    export_id = latest(uri)
+    if export_id is not None:
+        output = uri
+    else:
+        parent, _, export_id = uri.rpartition("/")
+        output, _, folder = parent.rpartition("/")
+        if folder != "exports":
+            raise _not_an_export(uri)
+    paths = Paths(output)
+    directory = paths.export(export_id)
+    commit_data = storage.read(directory, COMMIT_KEY)
+    if commit_data is None:
+        raise _not_an_export(directory)
+    commit = COMMIT.load(commit_data, storage.join(directory, COMMIT_KEY))
+    data = _read_checked(directory, MANIFEST_KEY, commit.manifest_sha256, max_bytes=storage.MAX_METADATA_BYTES)
+    manifest = MANIFEST.load(data, storage.join(directory, MANIFEST_KEY))
+    if not manifest.export == commit.export == export_id:
+        raise VerificationError(
+            "the export lies under another id than its own", where=directory, expected=manifest.export, found=export_id
+        )
+    return Export(paths, manifest)
+
+
+def latest(output: str) -> str | None:
+    """Id of the current export of an output root, or None if it has none. Raises :class:`NotAnExportError`."""
+    data = storage.read(output, LATEST_KEY, max_bytes=4096)
+    if data is None:
+        return None
+    try:
+        export_id = json.loads(data)["export"]
+        # the id becomes part of a path
+        if not isinstance(export_id, str) or not export_id.isalnum():
+            raise ValueError(export_id)
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotAnExportError(
+            "LATEST is damaged",
+            where=storage.join(output, LATEST_KEY),
+            expected='{"export": "<id>"}',
+            found=repr(data[:80]),
+            remedy="open the export by its own directory under exports/",
+        ) from error
+    return export_id
+
+
+def set_latest(output: str, export_id: str) -> None:
+    """Make ``export_id`` the current export, atomically. Raises :class:`migrate.errors.StorageError`."""
+    value = json.dumps({"export": export_id}).encode()
+    while (present := storage.read(output, LATEST_KEY)) != value:
+        if storage.replace(output, LATEST_KEY, value, expected=present):
+            return
+
+
+def _not_an_export(uri: str) -> NotAnExportError:
+    return NotAnExportError(
+        "no committed export lies here",
+        where=uri,
+        expected=f"{COMMIT_KEY} (an export) or {LATEST_KEY} (an output root)",
+        remedy="give the output of a finished `reexport run`",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a full check of an export read."""
+
+    arrays: int
+    chunks: int
+    nbytes: int
+    """Logical bytes of the arrays."""
+    files: int
+    """Program files."""
+
+
+def verify_export(
+    export: Export, *, workers: int = 2, on_array: Callable[[ArrayRecord], None] | None = None
+) -> Checked:
+    """Read everything an export consists of and compare it with the digests of its manifest.
+
+    ``on_array`` is called after each array. Holds ``workers`` chunks at a time. Raises :class:`VerificationError`
+    naming every array and file that differs.
+    """
+    parameter_set = export.parameter_set()
+    database = arrays.root_database(export.parameters_uri)
+    root = arrays.open_database(database)
+    problems: list[VerificationError] = []
+
+    def check(record: ArrayRecord) -> None:
+        stored_metadata = root.read(f"{record.stored.storage_name}/{ZARR_METADATA_KEY}").result()
+        if bytes(stored_metadata.value) != record.stored.zarr_json():
+            raise VerificationError(f"{ZARR_METADATA_KEY} of {record.name} differs from what was committed")
+        verify.verify_array(record.stored, database, record.name, record.chunk_digests)
+        if on_array:
+            on_array(record)
+
+    with ThreadPoolExecutor(workers) as pool:
+        for future in [pool.submit(check, record) for record in parameter_set.arrays]:
+            try:
+                future.result()
+            except VerificationError as error:
+                problems.append(error)
+    files = [(program, file) for program in export.manifest.programs for file in program.files]
+    for program, file in files:
+        try:
+            export.read_file(program, file)
+        except VerificationError as error:
+            problems.append(error)
+    if problems:
+        first = problems[0]
+        raise VerificationError(
+            first.what if len(problems) == 1 else f"{len(problems)} parts of the export differ: {first.what}",
+            where=first.where or export.uri,
+            expected=first.expected,
+            found=first.found if len(problems) == 1 else "\n    ".join(["", *(p.what for p in problems[:20])]),
+            remedy="restore the export from a copy, or run the job again into another output",
+        )
+    return Checked(
+        arrays=len(parameter_set.arrays),
+        chunks=sum(len(record.chunk_digests) for record in parameter_set.arrays),
+        nbytes=parameter_set.nbytes,
+        files=len(files),
+    )
+
+

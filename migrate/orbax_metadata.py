@@ -1,0 +1,45 @@
+"""The files that let stock Orbax restore a parameter set: the tree metadata of its PyTree format.
+
+Written as plain JSON rather than through Orbax, which would import jax into a commit that may run on a Beam worker;
+tests restore the result with Orbax's own checkpointers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from migrate.manifest import ArrayRecord
+
+# orbax.checkpoint._src.metadata.tree.KeyType
+_SEQUENCE_KEY = 1
+_DICT_KEY = 2
+
+TREE_METADATA_KEY = "_METADATA"
+
+
+def tree_metadata(arrays: Sequence[ArrayRecord]) -> bytes:
+    """The ``_METADATA`` document that lists every leaf with the kind of each of its keys."""
+    leaves = {}
+    for array in arrays:
+        keys = [
+            {"key": key, "key_type": _SEQUENCE_KEY if sequence else _DICT_KEY}
+            for key, sequence in zip(array.path, array.sequence_levels, strict=True)
+        ]
+        # Orbax looks a leaf up by the text of its key tuple
+        leaves[str(array.path)] = {
+            "key_metadata": keys,
+            "value_metadata": {
+                "value_type": "jax.Array",
+                "skip_deserialize": False,
+                "write_shape": list(array.stored.chunk_shape),
+            },
+        }
+    document = {
+        "tree_metadata": leaves,
+        "use_ocdbt": True,
+        "use_zarr3": True,
+        "store_array_data_equal_to_fill_value": True,
+        "custom_metadata": None,
+    }
+    return json.dumps(document).encode()

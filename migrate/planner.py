@@ -1,0 +1,317 @@
+"""The plan: the storage grid of every array and the cut of the work into items of bounded bytes.
+
+Pure arithmetic: nothing is read or written here, and neither jax nor TensorStore is imported. A chunk never crosses a
+device shard; an item is a union of whole chunks, shaped so that it reads as few source chunks twice as its byte bound
+allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from migrate.box import Box, Grid
+from migrate.errors import MappingError
+from migrate.mapping import Mapping, Match
+from migrate.signature import canonical_digest
+from migrate.sources.base import ArrayReader
+from migrate.zarr import StoredArray
+
+
+@dataclass(frozen=True, slots=True)
+class TargetArray:
+    """One array of the export: how it is stored and where its elements come from."""
+
+    path: tuple[str, ...]
+    """Tree path of the parameter."""
+    sequence_levels: tuple[bool, ...]
+    """For each key of ``path``: True if its container is a list or tuple."""
+    stored: StoredArray
+    """Shape, dtype, chunks and dimension order on storage."""
+    shard_shape: tuple[int, ...]
+    """Shape of a device's shard; a stored chunk divides it, or is ragged only at the array's own end."""
+    device_bytes: int
+    """Bytes of one device's shard, tile padding included."""
+    source_name: str
+    """Path of the leaf it is read from."""
+    source_chunk_shape: tuple[int, ...]
+    """Unit in which the source is read."""
+    source: ArrayReader
+    """Reads the elements."""
+
+    @property
+    def name(self) -> str:
+        """Tree path joined with ``/``, for people."""
+        return "/".join(self.path)
+
+    def storage_identity(self) -> list[object]:
+        """What decides the stored bytes, given the source's identity; plain data."""
+        return [
+            list(self.path),
+            self.source_name,
+            self.stored.zarr_metadata(),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemPart:
+    """Some whole chunks of one array."""
+
+    array: TargetArray
+    box: Box
+    """Union of whole chunks of ``array``."""
+
+    @property
+    def nbytes(self) -> int:
+        """Logical bytes of the box."""
+        return self.box.size * self.array.stored.item_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """The unit of Beam work: whole chunks, possibly of many small arrays."""
+
+    id: str
+    """Content address: equal work has an equal id, however the plan was made."""
+    parts: tuple[ItemPart, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Logical bytes of all parts."""
+        return sum(part.nbytes for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will be written, before anything is."""
+
+    parameter_set: str
+    """Content address of the stored arrays: source identity and storage layout."""
+    arrays: tuple[TargetArray, ...]
+    """In HLO parameter order."""
+    items: tuple[Item, ...]
+    """Cover every chunk of every array exactly once."""
+    dropped: tuple[tuple[str, str], ...]
+    """(leaf, rule) for every leaf that is left out."""
+
+    @property
+    def nbytes(self) -> int:
+        """Logical bytes of all arrays."""
+        return sum(array.stored.nbytes for array in self.arrays)
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of all shards on one device, tile padding included."""
+        return sum(array.device_bytes for array in self.arrays)
+
+    def to_json(self) -> dict[str, object]:
+        """A JSON object for ``reexport plan --json``; byte counts are logical unless named otherwise."""
+        return {
+            "parameter_set": self.parameter_set,
+            "bytes": self.nbytes,
+            "device_bytes": self.device_bytes,
+            "items": len(self.items),
+            "arrays": [
+                {
+                    "path": list(array.path),
+                    "source": array.source_name,
+                    "shape": list(array.stored.shape),
+                    "dtype": array.stored.dtype,
+                    "source_chunk_shape": list(array.source_chunk_shape),
+                    "chunk_shape": list(array.stored.chunk_shape),
+                    "shard_shape": list(array.shard_shape),
+                    "major_to_minor": list(array.stored.major_to_minor),
+                    "bytes": array.stored.nbytes,
+                    "device_bytes": array.device_bytes,
+                }
+                for array in self.arrays
+            ],
+            "dropped": [{"leaf": leaf, "reason": reason} for leaf, reason in self.dropped],
+        }
+
+
+def make_plan(
+    mapping: Mapping,
+    *,
+    source_identity: str,
+    max_item_bytes: int,
+    max_chunk_bytes: int,
+    compression: str = "none",
+) -> Plan:
+    """Decide the storage grid of every matched parameter and cut the work into items of at most ``max_item_bytes``.
+
+    Raises :class:`MappingError` if two parameters would share a storage key.
+    """
+    limit = min(max_item_bytes, max_chunk_bytes)
+    arrays = tuple(_target_array(match, limit, compression) for match in mapping.matches)
+    _check_storage_names(arrays)
+    identity = [source_identity, [array.storage_identity() for array in arrays]]
+    return Plan(
+        parameter_set=canonical_digest(identity)[:16],
+        arrays=arrays,
+        items=tuple(cut_items(arrays, max_item_bytes)),
+        dropped=tuple((dropped.leaf, dropped.reason) for dropped in mapping.dropped),
+    )
+
+
+def _target_array(match: Match, max_chunk_bytes: int, compression: str) -> TargetArray:
+    parameter, leaf = match.parameter, match.leaf
+    item_bytes = leaf.dtype.itemsize
+    return TargetArray(
+        path=parameter.path,
+        sequence_levels=parameter.sequence_levels,
+        stored=StoredArray(
+            # joined as Orbax joins the keys of a path
+            storage_name=".".join(parameter.path),
+            shape=parameter.shape,
+            dtype=parameter.dtype,
+            chunk_shape=choose_chunk_shape(
+                parameter.shape, parameter.shard_shape, parameter.major_to_minor, item_bytes, max_chunk_bytes
+            ),
+            major_to_minor=parameter.major_to_minor,
+            compression=compression,
+        ),
+        shard_shape=parameter.shard_shape,
+        device_bytes=parameter.device_bytes,
+        source_name=leaf.name,
+        source_chunk_shape=leaf.chunk_shape,
+        source=leaf.reader,
+    )
+
+
+def _check_storage_names(arrays: Sequence[TargetArray]) -> None:
+    seen: dict[str, TargetArray] = {}
+    for array in sorted(arrays, key=lambda a: a.stored.storage_name):
+        name = array.stored.storage_name
+        # "a" and "a/c" clash too: chunks of the first lie at a/c/0.
+        clash = seen.get(name) or next((seen[p] for p in _parents(name) if p in seen), None)
+        if clash is not None:
+            raise MappingError(
+                "two parameters would be stored under one key",
+                where=f"{list(clash.path)} and {list(array.path)}",
+                expected="paths that differ when joined with '.', as Orbax joins them",
+                found=f"{clash.stored.storage_name!r} and {name!r}",
+                remedy="rename one of them in the model",
+            )
+        seen[name] = array
+
+
+def _parents(name: str) -> Iterator[str]:
+    parts = name.split("/")
+    return ("/".join(parts[:n]) for n in range(1, len(parts)))
+
+
+def choose_chunk_shape(
+    shape: tuple[int, ...],
+    shard_shape: tuple[int, ...],
+    major_to_minor: tuple[int, ...],
+    item_bytes: int,
+    max_chunk_bytes: int,
+) -> tuple[int, ...]:
+    """The stored chunk: the shard, cut along its physically major dimensions until it has at most ``max_chunk_bytes``.
+
+    Along a sharded dimension the chunk's extent divides the shard's, so that no chunk crosses a shard; along the
+    others it may be ragged at the array's end. Extents are at least 1.
+    """
+    chunk = [max(1, extent) for extent in shard_shape]
+    for dimension in major_to_minor:
+        chunk_bytes = math.prod(chunk) * item_bytes
+        if chunk_bytes <= max_chunk_bytes:
+            break
+        extent = chunk[dimension]
+        most = max(1, max_chunk_bytes // (chunk_bytes // extent))
+        if shard_shape[dimension] == shape[dimension]:
+            chunk[dimension] = -(-extent // -(-extent // most))
+        else:
+            chunk[dimension] = _largest_divisor(extent, most)
+    return tuple(chunk)
+
+
+def _largest_divisor(number: int, most: int) -> int:
+    best = 1
+    for candidate in range(1, math.isqrt(number) + 1):
+        if number % candidate == 0:
+            for divisor in (candidate, number // candidate):
+                if divisor <= most:
+                    best = max(best, divisor)
+    return best
+
+
+def cut_items(arrays: Iterable[TargetArray], max_item_bytes: int) -> Iterator[Item]:
+    """Items that cover every chunk of every array exactly once, each of at most ``max_item_bytes`` logical bytes.
+
+    A single chunk above the bound (there is none if the chunks were chosen under it) makes an item of its own.
+    """
+    pending: list[ItemPart] = []
+    pending_bytes = 0
+    for array in arrays:
+        for part in _cut_array(array, max_item_bytes):
+            if pending and pending_bytes + part.nbytes > max_item_bytes:
+                yield _item(pending)
+                pending, pending_bytes = [], 0
+            pending.append(part)
+            pending_bytes += part.nbytes
+    if pending:
+        yield _item(pending)
+
+
+def _item(parts: Sequence[ItemPart]) -> Item:
+    identity = [[part.array.storage_identity(), part.box.start, part.box.stop] for part in parts]
+    return Item(canonical_digest(identity)[:24], tuple(parts))
+
+
+def _cut_array(array: TargetArray, max_item_bytes: int) -> Iterator[ItemPart]:
+    stored = array.stored
+    if math.prod(stored.shape) == 0:
+        return
+    item_shape = choose_item_shape(
+        stored.shape, stored.chunk_shape, array.source_chunk_shape, stored.item_bytes, max_item_bytes
+    )
+    for box in Grid(stored.shape, item_shape).boxes():
+        yield ItemPart(array, box)
+
+
+def read_amplification(shape: tuple[int, ...], item_shape: tuple[int, ...], source_chunk: tuple[int, ...]) -> float:
+    """Upper bound of bytes read over bytes of the array, when each item reads whole source chunks once."""
+    amplification = 1.0
+    for extent, item, chunk in zip(shape, item_shape, source_chunk, strict=True):
+        if extent == 0:
+            continue
+        items, chunks = -(-extent // item), -(-extent // chunk)
+        common = (extent - 1) // math.lcm(item, chunk) + 1
+        pieces = items + chunks - common
+        amplification *= pieces / chunks
+    return amplification
+
+
+def choose_item_shape(
+    shape: tuple[int, ...],
+    chunk_shape: tuple[int, ...],
+    source_chunk: tuple[int, ...],
+    item_bytes: int,
+    max_item_bytes: int,
+) -> tuple[int, ...]:
+    """The box of an item: a multiple of the stored chunk of at most ``max_item_bytes``, grown to read little twice.
+
+    Each step grows one dimension, by choice of the lowest :func:`read_amplification`, then of the largest box.
+    """
+    item = [min(chunk, extent) for chunk, extent in zip(chunk_shape, shape, strict=True)]
+    limit = max_item_bytes // item_bytes
+    while True:
+        best: tuple[float, int, list[int]] | None = None
+        for dimension, extent in enumerate(shape):
+            if item[dimension] >= extent:
+                continue
+            chunk = chunk_shape[dimension]
+            for wanted in (item[dimension] * 2, math.lcm(chunk, source_chunk[dimension]), extent):
+                grown = list(item)
+                # an extent that reaches the array's end need not be a multiple of the chunk
+                grown[dimension] = min(-(-wanted // chunk) * chunk, extent)
+                if grown[dimension] <= item[dimension] or math.prod(grown) > limit:
+                    continue
+                key = (read_amplification(shape, tuple(grown), source_chunk), -math.prod(grown), grown)
+                best = key if best is None else min(best, key)
+        if best is None:
+            return tuple(item)
+        item = best[2]

@@ -1,0 +1,80 @@
+"""Receipts: what an item of work returns, and the failures that come instead. Plain data that travels through Beam."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from migrate import storage
+from migrate.errors import ReexportError
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where items write; one parameter set of an output."""
+
+    parameters_uri: str
+    """Directory of the parameter set."""
+    run_uri: str
+    """Directory of the run's own state: receipts, lease, outcome."""
+    ledger: str | None = None
+    """Local directory in which each process appends the bytes it has finished, for the progress display."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """An item whose chunks are written and verified."""
+
+    item: str
+    """Id of the item."""
+    writer: str
+    """Process whose database holds the chunks."""
+    digests: tuple[tuple[str, ...], ...]
+    """For each part of the item the hex SHA-256 of its chunks, in C order of the chunk grid."""
+    nbytes: int
+    """Logical bytes."""
+    seconds: float
+    """Wall time of reading, writing and reading back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An item that could not be finished; data, so that one job's failure is not another's."""
+
+    item: str
+    """Id of the item."""
+    error: ReexportError
+    """Why."""
+
+
+def save(receipt: Receipt, destination: Destination) -> None:
+    """Make a receipt durable: a later run does not repeat its item. Raises :class:`migrate.errors.StorageError`."""
+    storage.write(receipts_uri(destination), f"{receipt.item}.json", json.dumps(asdict(receipt)).encode(), durable=True)
+
+
+def load_all(destination: Destination, items: Sequence[str]) -> dict[str, Receipt]:
+    """The durable receipts of ``items``, by item id; one that cannot be parsed counts as absent."""
+    uri = receipts_uri(destination)
+    wanted = set(items)
+    found: dict[str, Receipt] = {}
+    for key in storage.list_keys(uri):
+        item = key.removesuffix(".json")
+        if item in wanted and (text := storage.read(uri, key)) is not None and (receipt := _parse(text)) is not None:
+            found[item] = receipt
+    return found
+
+
+def receipts_uri(destination: Destination) -> str:
+    """Directory of the durable receipts."""
+    return storage.join(destination.run_uri, "receipts")
+
+
+def _parse(text: bytes) -> Receipt | None:
+    try:
+        fields: dict[str, Any] = json.loads(text)
+        digests = tuple(tuple(part) for part in fields.pop("digests"))
+        return Receipt(digests=digests, **fields)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None  # torn by a crash while it was written: its item is simply redone

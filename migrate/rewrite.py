@@ -1,0 +1,76 @@
+"""One item of work: read source boxes, write whole chunks in the executable's dimension order. The only array writer.
+
+All chunks of an item go into one OCDBT transaction: it commits them together, in few large files.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from migrate import arrays, storage
+from migrate.box import Box
+from migrate.errors import ReexportError
+from migrate.planner import Item, ItemPart
+from migrate.receipt import Destination, Receipt
+
+if TYPE_CHECKING:
+    import numpy as np
+
+stopping = threading.Event()
+"""Set by the driver on Ctrl-C: items not yet begun in this process are refused."""
+
+
+class StoppedError(ReexportError):
+    """The run is being interrupted; the item was not begun."""
+
+
+@functools.cache
+def writer_id() -> str:
+    """Name of this process among all writers of all runs."""
+    return uuid.uuid4().hex[:16]
+
+
+def rewrite_item(item: Item, destination: Destination) -> Receipt:
+    """Write every chunk of ``item`` into this process's database and return the digests of what was read.
+
+    Holds about three times the item's bytes. Raises :class:`migrate.errors.SourceError` or
+    :class:`migrate.errors.StorageError`; nothing of the item is then visible, in part or whole.
+    """
+    import tensorstore as ts
+
+    if stopping.is_set():
+        raise StoppedError("the run was interrupted")
+    started = time.perf_counter()
+    database = arrays.writer_database(destination.parameters_uri, writer_id())
+    transaction = ts.Transaction()
+    digests = []
+    try:
+        for part in item.parts:
+            store = arrays.open_array(part.array.stored, database).with_transaction(transaction)
+            part_digests = []
+            for box, chunk in _chunks(part):
+                part_digests.append(arrays.chunk_digest(chunk))
+                order = part.array.stored.major_to_minor
+                # the array is never modified again, so TensorStore may keep a reference instead of a copy
+                store[box.slices].transpose(order).write(chunk, can_reference_source_data_indefinitely=True).result()
+            digests.append(tuple(part_digests))
+        transaction.commit_async().result()
+    except (ValueError, OSError) as error:
+        transaction.abort()
+        raise storage.storage_error(
+            f"chunks of {part.array.name} {part.box} cannot be written", destination.parameters_uri, error
+        ) from error
+    return Receipt(item.id, writer_id(), tuple(digests), item.nbytes, time.perf_counter() - started)
+
+
+def _chunks(part: ItemPart) -> Iterator[tuple[Box, np.ndarray]]:
+    """(box, elements in storage order) of each chunk of ``part``; the source is read in one pass."""
+    order = part.array.stored.major_to_minor
+    elements = part.array.source.read(part.box, storage_order=order)
+    for box in part.array.stored.grid.boxes(part.box):
+        yield box, elements[arrays.permuted_slices(box.relative_to(part.box), order)]

@@ -1,0 +1,104 @@
+"""How an array lies in an export: shape, chunks, dimension order, codecs, and the Zarr v3 document that says so. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from migrate.box import Grid
+from migrate.errors import UnsupportedLeafError
+from migrate.layout import dtype_bits, xla_dtype
+
+# Zarr v3 data types that TensorStore writes (its zarr3 driver's documentation); complex ones accept no fill value of 0.
+_FILL_VALUES: dict[str, bool | int | float | None] = {
+    "bool": False,
+    **dict.fromkeys(["int4", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"], 0),
+    **dict.fromkeys(["float16", "bfloat16", "float32", "float64"], 0.0),
+    **dict.fromkeys(
+        ["float8_e3m4", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2", "float8_e5m2fnuz"], 0.0
+    ),
+    "complex64": None,
+    "complex128": None,
+}
+ZARR_METADATA_KEY = "zarr.json"
+_ZSTD_LEVEL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArray:
+    """How an array lies in an export."""
+
+    storage_name: str
+    """Key prefix in the database."""
+    shape: tuple[int, ...]
+    """Logical shape."""
+    dtype: str
+    """NumPy or ml_dtypes name."""
+    chunk_shape: tuple[int, ...]
+    """Shape of a chunk."""
+    major_to_minor: tuple[int, ...]
+    """Dimension order of the stored bytes."""
+    compression: str
+    """``none`` or ``zstd``."""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _FILL_VALUES:
+            raise UnsupportedLeafError(
+                f"dtype {self.dtype} cannot be stored in Zarr v3 by TensorStore",
+                where=self.storage_name,
+                expected=", ".join(_FILL_VALUES),
+                remedy="drop the leaf, or store it as another dtype in the checkpoint and the model",
+            )
+
+    @property
+    def item_bytes(self) -> int:
+        """Stored bytes of one element; sub-byte ones take a whole byte."""
+        return max(8, dtype_bits(xla_dtype(self.dtype))) // 8
+
+    @property
+    def nbytes(self) -> int:
+        """Logical bytes of the array."""
+        return math.prod(self.shape) * self.item_bytes
+
+    @property
+    def grid(self) -> Grid:
+        """The stored chunks."""
+        return Grid(self.shape, self.chunk_shape)
+
+    def zarr_metadata(self) -> dict[str, Any]:
+        """The ``zarr.json`` document (Zarr v3 core specification, with TensorStore's extra data types)."""
+        codecs: list[dict[str, Any]] = [
+            {"name": "transpose", "configuration": {"order": list(self.major_to_minor)}},
+            {"name": "bytes", "configuration": {"endian": "little"}},
+        ]
+        if self.compression == "zstd":
+            codecs.append({"name": "zstd", "configuration": {"level": _ZSTD_LEVEL, "checksum": False}})
+        codecs.append({"name": "crc32c"})
+        fill_value = _FILL_VALUES[self.dtype]
+        metadata: dict[str, Any] = {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": list(self.shape),
+            "data_type": self.dtype,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.chunk_shape)}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": fill_value,
+            "codecs": codecs,
+            "attributes": {},
+        }
+        if fill_value is None:
+            del metadata["fill_value"]
+        return metadata
+
+    def zarr_json(self) -> bytes:
+        """:meth:`zarr_metadata` as the bytes that are stored."""
+        return json.dumps(self.zarr_metadata(), sort_keys=True).encode()
+
+
+def array_digest(chunk_digests: Sequence[str]) -> str:
+    """Hex SHA-256 of the chunk digests of an array, in C order of the chunk grid."""
+    return hashlib.sha256("".join(chunk_digests).encode()).hexdigest()
