@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
 from migrate.box import Box, Grid
+from migrate.sources.place import Place
+
+MissingChunks = Literal["error", "zeros"]
+"""What reading an absent chunk does: fail (the default), or give the array's fill value, which is zero unless the
+array's metadata says otherwise. Some writers legitimately leave out chunks that hold only the fill value."""
 
 
 class ArrayReader(Protocol):
@@ -45,7 +50,10 @@ class Leaf:
     sequence_levels: tuple[bool, ...] = ()
     """For each key of ``path``: True if its container is a list or tuple, False for a mapping."""
     kind: str = "array"
-    """``array``, or ``scalar`` for a Python number that the checkpoint recorded as such."""
+    """``array``; ``scalar`` for a Python or NumPy number that the checkpoint recorded as such; ``prng_key`` for the
+    uint32 data of a JAX random key, whose last dimension is the key's own."""
+    prng_impl: str | None = None
+    """Name of the random key's implementation, e.g. ``threefry2x32``, where ``kind`` is ``prng_key``."""
 
     @property
     def name(self) -> str:
@@ -114,11 +122,16 @@ class SourceFormat(Protocol):
     """A checkpoint format. Modules of this package implement it; the registry asks them in order."""
 
     name: str
+    """Name in messages, e.g. ``Orbax``."""
+    looks_for: str
+    """What on storage makes it recognise a checkpoint; for the message when none does."""
 
-    def recognises(self, uri: str) -> bool:
-        """Whether what lies at ``uri`` is of this format: judged from content, never from a file name."""
+    def recognises(self, place: Place) -> bool:
+        """Whether what lies at ``place`` is of this format: judged from content, never from the checkpoint's name."""
         ...
 
-    def open(self, uri: str, *, step: int | None, item: str | None) -> SourceCheckpoint:
+    def open(
+        self, place: Place, *, step: int | None, item: str | None, missing_chunks: MissingChunks
+    ) -> SourceCheckpoint:
         """Open it; raises :class:`migrate.errors.SourceError`."""
         ...

@@ -1,0 +1,306 @@
+"""Orbax checkpoints, from 0.1 to today.
+
+An item is a directory with a tree file (see :mod:`migrate.sources.orbax_tree`) and its arrays: Zarr v2 or v3, each
+in a directory of its own or all in one OCDBT database. What a version writes is told from the files, never from a
+version number, which Orbax does not record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from migrate import storage
+from migrate.errors import CorruptCheckpointError, UnsupportedLeafError
+from migrate.sources import steps, zarr_documents
+from migrate.sources.base import Leaf, MissingChunks, Placeholder, SourceCheckpoint
+from migrate.sources.identity import identity_of
+from migrate.sources.msgpack_tree import MsgpackFile
+from migrate.sources.orbax_tree import CHECKPOINT, METADATA, Stored, Tree, read_tree
+from migrate.sources.place import Place, parse_json
+from migrate.sources.readers import tensorstore_reader
+from migrate.sources.steps import Chosen
+from migrate.sources.zarr_documents import DOCUMENTS, Driver, Fetched
+
+_STRINGS = "_strings.json"
+_DATABASE = "manifest.ocdbt"
+_KEY_METADATA = "array_metadatas"
+# Written beside a tree file, never without one.
+_SIDE_FILES = frozenset({"_sharding", _STRINGS})
+_MAP_BYTES = frozenset([*range(0x80, 0x90), 0xDE, 0xDF])
+
+
+class OrbaxFormat:
+    """Recognises and opens Orbax checkpoints."""
+
+    name = "Orbax"
+    looks_for = "a directory with _METADATA or a msgpack file `checkpoint`, or steps or items that have one"
+
+    def recognises(self, place: Place) -> bool:
+        """Whether ``place`` is an Orbax item, step or directory of steps."""
+        return not place.is_file and steps.holds_items(place, is_item)
+
+    def open(
+        self, place: Place, *, step: int | None, item: str | None, missing_chunks: MissingChunks
+    ) -> SourceCheckpoint:
+        """Open it; reads the tree files and every array's metadata document, no array.
+
+        Raises :class:`migrate.errors.SourceError`.
+        """
+        chosen = steps.resolve(place, step, item, is_item)
+        _require_committed(chosen)
+        return _open_item(chosen, missing_chunks)
+
+
+def is_item(place: Place) -> bool:
+    """Whether ``place`` holds a tree of arrays, whole or damaged."""
+    files = place.files
+    if METADATA in files or files & _SIDE_FILES or any(name.startswith("ocdbt.process_") for name in place.folders):
+        return True
+    if CHECKPOINT not in files:
+        return False
+    first = storage.read_range(place.uri, CHECKPOINT, 0, 1)
+    if first and first[0] in _MAP_BYTES:
+        return True
+    # Other software calls a text file `checkpoint` too; arrays beside it tell a damaged one of ours.
+    return _DATABASE in files or any(DOCUMENTS["zarr"] in place.child(name).files for name in sorted(place.folders)[:3])
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """Where a stored leaf's array was found."""
+
+    kvstore: dict[str, Any]
+    path: str
+    document: Fetched
+
+
+def _open_item(chosen: Chosen, missing_chunks: MissingChunks) -> SourceCheckpoint:
+    place = chosen.place
+    tree = read_tree(place)
+    _require_distinct(tree, place)
+    strings = _strings(place, tree)
+    arrays = _find_arrays(place, tree, strings)
+    key_impls = _key_impls(place)
+    file = MsgpackFile(place.uri, CHECKPOINT)
+    leaves = [file.leaf(leaf.value, leaf.path, leaf.sequence_levels) for leaf in tree.inline]
+    placeholders = list(tree.placeholders)
+    for stored in tree.stored:
+        if stored.name in strings:
+            placeholders.append(Placeholder(stored.path, "string", strings[stored.name]))
+        else:
+            leaf = _leaf(stored, arrays[stored.name], missing_chunks)
+            if stored.name in key_impls:
+                leaf = replace(leaf, kind="prng_key", prng_impl=key_impls[stored.name])
+            leaves.append(leaf)
+    contents = {f"{array.path}/{DOCUMENTS[array.document.driver]}": array.document.text for array in arrays.values()}
+    for name in (*tree.files, _DATABASE):
+        if name in place.files:
+            # The tree file of an aggregate is as large as its arrays; its stamp has to do.
+            contents[name] = storage.read_range(place.uri, name, 0, zarr_documents.MAX_DOCUMENT_BYTES)
+    return SourceCheckpoint(
+        uri=place.uri,
+        format=_format(place, arrays),
+        version=_version(place, chosen.step_place, tree),
+        leaves=tuple(sorted(leaves, key=lambda leaf: leaf.path)),
+        identity=identity_of(place.uri, contents),
+        placeholders=tuple(sorted(placeholders, key=lambda placeholder: placeholder.path)),
+        step=chosen.step,
+        item=chosen.item,
+        details=_details(place, tree, chosen),
+    )
+
+
+def _leaf(stored: Stored, array: _Array, missing_chunks: MissingChunks) -> Leaf:
+    name = "/".join(stored.path)
+    key = f"{array.path}/{DOCUMENTS[array.document.driver]}"
+    where = f"{name}: {key} in {zarr_documents.kvstore_uri(array.kvstore)}"
+    document = zarr_documents.parse(array.document, where)
+    return Leaf(
+        path=stored.path,
+        shape=document.shape,
+        dtype=document.dtype,
+        reader=tensorstore_reader(
+            array.kvstore, array.path, array.document.driver, name=name, missing_chunks=missing_chunks
+        ),
+        chunk_shape=document.chunk_shape,
+        sequence_levels=stored.sequence_levels,
+        kind="scalar" if stored.value_type == "scalar" else "array",
+    )
+
+
+def _require_distinct(tree: Tree, place: Place) -> None:
+    """Orbax joins keys with dots and does not notice when two leaves get one name; one of the values is lost."""
+    seen: dict[str, Stored] = {}
+    for leaf in tree.stored:
+        other = seen.setdefault(leaf.name, leaf)
+        if other is not leaf:
+            raise CorruptCheckpointError(
+                f"two leaves share the stored array {leaf.name!r}",
+                where=place.uri,
+                found=f"{_spelled(other.path)} and {_spelled(leaf.path)}",
+                remedy="the value of one of them is lost: rename the key with dots in the model and save again",
+            )
+
+
+def _spelled(path: tuple[str, ...]) -> str:
+    return "".join(f"[{key!r}]" for key in path)
+
+
+def _strings(place: Place, tree: Tree) -> dict[str, str]:
+    """Text of each leaf, by name, that is a string: all in one file, or (0.3) in a directory each."""
+    strings: dict[str, str] = {}
+    if _STRINGS in place.files:
+        strings = {name: str(text) for name, text in place.read_json(_STRINGS).items()}
+    for leaf in tree.stored:
+        if leaf.name in strings:
+            continue
+        if leaf.value_type == "string" or (leaf.value_type is None and leaf.name in place.folders):
+            own = place.child(leaf.name)
+            if leaf.value_type is None and _STRINGS not in own.files:
+                continue
+            found = own.read_json(_STRINGS) if _STRINGS in own.files else {}
+            if leaf.name not in found:
+                raise CorruptCheckpointError(
+                    f"the text of {leaf.name} is missing",
+                    where=storage.join(place.uri, _STRINGS),
+                    remedy="restore the file from a copy of the checkpoint",
+                )
+            strings[leaf.name] = str(found[leaf.name])
+    return {leaf.name: strings[leaf.name] for leaf in tree.stored if leaf.name in strings}
+
+
+def _find_arrays(place: Place, tree: Tree, strings: dict[str, str]) -> dict[str, _Array]:
+    """Where each stored leaf's array lies, by name."""
+    names = [leaf.name for leaf in tree.stored if leaf.name not in strings]
+    drivers: tuple[Driver, ...] = ("zarr3", "zarr") if tree.metadata.get("use_zarr3") else ("zarr", "zarr3")
+    found: dict[str, _Array] = {}
+    for ocdbt in (True, False) if _DATABASE in place.files else (False,):
+        _find_in(zarr_documents.kvstore_spec(place.uri, ocdbt=ocdbt), names, drivers, found)
+    # 0.2.7 and 0.3.5 split a name with a slash: the database lies in a directory named like the part before it.
+    for folder in sorted({name.rpartition("/")[0] for name in names if name not in found and "/" in name}):
+        if _DATABASE in place.child(folder).files:
+            kvstore = zarr_documents.kvstore_spec(storage.join(place.uri, folder), ocdbt=True)
+            below = {name: name.removeprefix(f"{folder}/") for name in names if name.startswith(f"{folder}/")}
+            _find_in(kvstore, list(below), drivers, found, below)
+    for leaf in tree.stored:
+        if leaf.name in names and leaf.name not in found:
+            raise _array_missing(place, leaf, drivers)
+    return found
+
+
+def _find_in(
+    kvstore: dict[str, Any],
+    names: list[str],
+    drivers: tuple[Driver, ...],
+    found: dict[str, _Array],
+    paths: dict[str, str] | None = None,
+) -> None:
+    """Add to ``found`` the arrays of this store; format by format, since one checkpoint has only one as a rule."""
+    for driver in drivers:
+        wanted = {(paths or {}).get(name, name): name for name in names if name not in found}
+        for path, document in zarr_documents.fetch(kvstore, list(wanted), (driver,)).items():
+            found[wanted[path]] = _Array(kvstore, path, document)
+
+
+def _array_missing(
+    place: Place, leaf: Stored, drivers: tuple[Driver, ...]
+) -> CorruptCheckpointError | UnsupportedLeafError:
+    where = f"{'/'.join(leaf.path)} in {place.uri}"
+    if leaf.value_type not in (None, "jax.Array", "np.ndarray", "scalar"):
+        return UnsupportedLeafError(
+            f"a leaf of type {leaf.value_type!r} cannot be carried into an export",
+            where=where,
+            expected="an array, number, string or empty container",
+            remedy="leave it out of the saved tree, or save it as an item of its own",
+        )
+    if CHECKPOINT not in place.files and leaf.value_type is not None:
+        found = f"neither an array nor a file {CHECKPOINT}"
+    else:
+        found = "no array of this name"
+    return CorruptCheckpointError(
+        f"the array {leaf.name} is missing",
+        where=where,
+        expected=" or ".join(f"{leaf.name}/{DOCUMENTS[driver]}" for driver in drivers),
+        found=found,
+        remedy="restore it from a copy of the checkpoint, or use another step",
+    )
+
+
+def _key_impls(place: Place) -> dict[str, str]:
+    """Implementation of each leaf, by name, that is a random key; recorded since 0.11."""
+    if _KEY_METADATA not in place.folders:
+        return {}
+    impls: dict[str, str] = {}
+    folder = place.child(_KEY_METADATA)
+    for name in sorted(folder.files):
+        document = parse_json(folder.read(name), storage.join(folder.uri, name))
+        for entry in document.get("array_metadatas", []):
+            metadata = entry.get("array_metadata", entry)
+            impl = (metadata.get("ext_metadata") or {}).get("random_key_impl")
+            if impl is not None:
+                impls[str(metadata["param_name"])] = str(impl)
+    return impls
+
+
+def _require_committed(chosen: Chosen) -> None:
+    """On an object store, where nothing can be renamed, a file says that a directory is finished.
+
+    Orbax itself asks for that file on Google Cloud Storage. Elsewhere a copy of a checkpoint that was finished by a
+    rename has none, so its absence counts only beside a directory that has it.
+    """
+    if storage.is_local(chosen.place.uri):
+        return
+    places = [chosen.place, chosen.step_place]
+    if all(steps.COMMITTED in place.files for place in places) or _commit_time(chosen.step_place):
+        return
+    siblings = Place(chosen.step_place.parent)
+    used = chosen.place.uri.startswith("gs://") or any(
+        key.rpartition("/")[2] == steps.COMMITTED and key.count("/") <= 2 for key in siblings.keys
+    )
+    if used:
+        raise steps.uncommitted(
+            chosen.step_place,
+            f"the checkpoint is not finished: {steps.COMMITTED} is missing",
+            [chosen.step_place.looked_at()],
+        )
+
+
+def _commit_time(place: Place) -> bool:
+    if "_CHECKPOINT_METADATA" not in place.files:
+        return False
+    return bool(place.read_json("_CHECKPOINT_METADATA").get("commit_timestamp_nsecs"))
+
+
+def _format(place: Place, arrays: dict[str, _Array]) -> str:
+    drivers = {array.document.driver for array in arrays.values()}
+    if not drivers:
+        return "orbax-msgpack"
+    zarr = "-".join(sorted("zarr3" if driver == "zarr3" else "zarr2" for driver in drivers))
+    return f"orbax-{zarr}" + ("-ocdbt" if _DATABASE in place.files else "")
+
+
+def _version(place: Place, step_place: Place, tree: Tree) -> str:
+    """The range of versions that write these files; seen in checkpoints of 0.1.1 to 0.12.8."""
+    if METADATA not in tree.files:
+        by_lists = {None: "orbax 0.1 to 0.3", True: "orbax 0.1.6 to 0.3", False: "orbax 0.1.0 to 0.1.5"}
+        return by_lists[tree.keeps_lists]
+    if CHECKPOINT in tree.files:
+        return "orbax 0.4" if "use_zarr3" in tree.metadata else "orbax 0.3 to 0.4"
+    signs = [
+        ("use_ocdbt" in tree.metadata, "orbax 0.12 or newer"),
+        (_KEY_METADATA in place.folders, "orbax 0.11"),
+        ("store_array_data_equal_to_fill_value" in tree.metadata, "orbax 0.7 to 0.11"),
+        ("_CHECKPOINT_METADATA" in step_place.files, "orbax 0.5 to 0.6"),
+    ]
+    return next((version for seen, version in signs if seen), "orbax 0.4 to 0.6")
+
+
+def _details(place: Place, tree: Tree, chosen: Chosen) -> dict[str, str]:
+    details = {"tree": " and ".join(tree.files)}
+    processes = sum(name.startswith("ocdbt.process_") for name in place.folders)
+    if processes:
+        details["writer processes"] = str(processes)
+    if tree.inline:
+        details["values in the tree file"] = str(len(tree.inline))
+    return {**details, **chosen.notes}

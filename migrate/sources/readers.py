@@ -1,0 +1,122 @@
+"""Reads boxes of arrays that TensorStore opens."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from migrate import storage
+from migrate.box import Box
+from migrate.errors import CorruptCheckpointError, SourceError, StorageError
+from migrate.sources import zarr_documents
+from migrate.sources.base import MissingChunks
+from migrate.sources.zarr_documents import Driver
+
+if TYPE_CHECKING:
+    import tensorstore as ts
+
+_OPEN_ARRAYS = 512
+_SHOWN_CHUNKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TensorStoreReader:
+    """Reads boxes of one array through TensorStore; opened once a process, when it is first read."""
+
+    spec_json: str
+    """The TensorStore spec as JSON text: hashable, picklable, without credentials."""
+    name: str
+    """The leaf's name, for messages."""
+    missing_chunks: MissingChunks = "error"
+    """What an absent chunk does."""
+
+    def read(self, box: Box, *, storage_order: tuple[int, ...] | None = None) -> np.ndarray:
+        """The elements of ``box``: ``box.size`` of them, C-contiguous in ``storage_order`` (default: C order).
+
+        Raises :class:`CorruptCheckpointError` naming array, box and file if chunks are absent or damaged, and
+        :class:`StorageError` if the store cannot be reached.
+        """
+        try:
+            view = _open(self.spec_json)[box.slices]
+            if storage_order is not None:
+                view = view.transpose(storage_order)
+            result: np.ndarray = view.read(order="C").result()
+        except (ValueError, OSError, NotImplementedError) as error:
+            raise self._error(error, box) from error
+        return result
+
+    def to_json(self) -> dict[str, object]:
+        """The reader's kind, TensorStore spec and treatment of absent chunks."""
+        spec: dict[str, object] = json.loads(self.spec_json)
+        return {"reader": "tensorstore", "spec": spec, "missing_chunks": self.missing_chunks}
+
+    def _error(self, error: BaseException, box: Box) -> SourceError | StorageError:
+        spec: dict[str, Any] = json.loads(self.spec_json)
+        where = f"{self.name} {box} in {_address(spec)}"
+        failure = zarr_documents.read_error(error, f"array {self.name} cannot be read", where)
+        if isinstance(failure, StorageError) or "is missing" not in str(error):
+            return failure
+        try:
+            absent, total = absent_chunks(spec)
+        except (SourceError, StorageError, ValueError, OSError):
+            return failure
+        shown = ", ".join(absent[:_SHOWN_CHUNKS]) + (", ..." if len(absent) > _SHOWN_CHUNKS else "")
+        return CorruptCheckpointError(
+            f"array {self.name} has absent chunks",
+            where=where,
+            expected=f"{total:,} chunks",
+            found=f"{len(absent):,} absent: {shown}" if absent else failure.found,
+            remedy="if the writer leaves out chunks that hold only the fill value (Orbax 0.4.8 to 0.6.4 with Zarr v3 "
+            "and jax.experimental.array_serialization do), `missing_chunks: zeros` accepts them; otherwise data is "
+            "lost: restore it from a copy, or use another step",
+        )
+
+
+def tensorstore_reader(
+    kvstore: dict[str, Any], path: str, driver: Driver, *, name: str, missing_chunks: MissingChunks
+) -> TensorStoreReader:
+    """The reader of the array at ``path`` of a key-value store."""
+    prefix = kvstore.get("path", "")
+    spec = {
+        "driver": driver,
+        "kvstore": {**kvstore, "path": f"{prefix}{path}/"},
+        "fill_missing_data_reads": missing_chunks == "zeros",
+    }
+    return TensorStoreReader(json.dumps(spec, sort_keys=True), name, missing_chunks)
+
+
+def absent_chunks(spec: dict[str, Any]) -> tuple[list[str], int]:
+    """(keys of chunks the array's grid asks for and the store lacks, number of chunks in the grid).
+
+    Lists every key of the array: for messages, not for the reading itself.
+    """
+    import tensorstore as ts
+
+    store = ts.KvStore.open(spec["kvstore"], context=storage.context()).result()
+    driver: Driver = spec["driver"]
+    document = zarr_documents.DOCUMENTS[driver]
+    text = bytes(store.read(document).result().value)
+    array = zarr_documents.parse(zarr_documents.Fetched(driver, text), document)
+    present = {key.decode() for key in store.list().result()}
+    # Two passes: the grid of a large array has more keys than are worth holding.
+    total = sum(1 for _ in array.chunk_keys())
+    return list(itertools.filterfalse(present.__contains__, array.chunk_keys())), total
+
+
+@functools.lru_cache(maxsize=_OPEN_ARRAYS)
+def _open(spec_json: str) -> ts.TensorStore:
+    import tensorstore as ts
+
+    spec = json.loads(spec_json)
+    return ts.open(spec, open=True, read=True, context=storage.context()).result()
+
+
+def _address(spec: dict[str, Any]) -> str:
+    kvstore = spec["kvstore"]
+    root = zarr_documents.kvstore_uri(kvstore)
+    return f"{root} (key {kvstore['path']})" if kvstore["driver"] == "ocdbt" else root

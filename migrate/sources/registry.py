@@ -1,0 +1,43 @@
+"""The known checkpoint formats, and how one is chosen."""
+
+from __future__ import annotations
+
+from migrate.errors import CheckpointNotFoundError, UnknownFormatError
+from migrate.sources.base import MissingChunks, SourceCheckpoint, SourceFormat
+from migrate.sources.orbax import OrbaxFormat
+from migrate.sources.place import Place
+
+FORMATS: tuple[SourceFormat, ...] = (OrbaxFormat(),)
+"""Every known format, in the order they are asked."""
+
+
+def open_checkpoint(
+    uri: str, *, step: int | None = None, item: str | None = None, missing_chunks: MissingChunks = "error"
+) -> SourceCheckpoint:
+    """Open the checkpoint at ``uri``: its tree, shapes and dtypes. No array is read, nothing is written.
+
+    ``uri`` may be a directory of steps, one step, one item of a step, or a single file. ``step`` defaults to the
+    latest finished one, ``item`` to the only one that holds arrays.
+
+    Raises :class:`CheckpointNotFoundError`, :class:`UnknownFormatError`,
+    :class:`migrate.errors.AmbiguousCheckpointError`, :class:`migrate.errors.UncommittedCheckpointError`,
+    :class:`migrate.errors.CorruptCheckpointError`, :class:`migrate.errors.UnsupportedLeafError`, and
+    :class:`migrate.errors.StorageError` if the store cannot be read.
+    """
+    place = Place(uri)
+    for known in FORMATS:
+        if known.recognises(place):
+            return known.open(place, step=step, item=item, missing_chunks=missing_chunks)
+    if not place.exists:
+        raise CheckpointNotFoundError(
+            "nothing lies at this path",
+            where=place.uri,
+            remedy="check the path; for an object store also the bucket and the credentials",
+        )
+    raise UnknownFormatError(
+        "no known checkpoint format is recognised",
+        where=place.uri,
+        expected="; ".join(f"{known.name}: {known.looks_for}" for known in FORMATS),
+        found="a file" if place.is_file else place.looked_at(),
+        remedy="give the path of the checkpoint itself, or of the directory that holds its steps",
+    )

@@ -1,0 +1,187 @@
+"""Which checkpoint a path means: a directory of steps, one step, or one item of a step.
+
+A training run keeps ``<root>/<step>/<item>/``; older and simpler writers leave out the item, the step, or both. What
+a directory is, is judged by what lies in it; names only give the number of a step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from migrate.errors import AmbiguousCheckpointError, CheckpointNotFoundError, UncommittedCheckpointError
+from migrate.sources.place import Place
+
+TEMPORARY = ".orbax-checkpoint-tmp"
+"""Part of the name of every directory that Orbax has not finished."""
+
+COMMITTED = "commit_success.txt"
+"""File that makes an Orbax directory finished where directories cannot be renamed."""
+
+_STEP = re.compile(r"(?:.*[_-])?(\d+)")
+_STEP_MARKERS = frozenset({"_CHECKPOINT_METADATA", "orbax.checkpoint"})
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """One item of one step."""
+
+    place: Place
+    """Where the item lies."""
+    step_place: Place
+    """Where its step lies; the same place if the step is the item."""
+    step: int | None = None
+    """Training step, if the path or its parent is named like one."""
+    item: str | None = None
+    """Name of the item, if it lies in a directory of its own."""
+    notes: dict[str, str] = field(default_factory=dict)
+    """What else could have been chosen, for people."""
+
+
+def step_number(name: str) -> int | None:
+    """The step that a directory or file name gives.
+
+    >>> step_number("5"), step_number("checkpoint_10"), step_number("ckpt_000003"), step_number("params")
+    (5, 10, 3, None)
+    """
+    match = _STEP.fullmatch(name)
+    return int(match.group(1)) if match else None
+
+
+def choose_step(place: Place, names: list[str], step: int | None) -> str:
+    """The one of ``names`` (all with a step number) that holds ``step``, by default the latest.
+
+    Raises :class:`CheckpointNotFoundError` or :class:`AmbiguousCheckpointError`, listing the steps that are there.
+    """
+    numbers = {name: number for name in names if (number := step_number(name)) is not None}
+    wanted = max(numbers.values()) if step is None else step
+    found = sorted(name for name, number in numbers.items() if number == wanted)
+    if not found:
+        unfinished = [name for name in place.folders if TEMPORARY in name]
+        if any(step_number(name.split(TEMPORARY)[0]) == step for name in unfinished):
+            raise uncommitted(place, f"step {step} is not finished", sorted(unfinished))
+        raise CheckpointNotFoundError(
+            f"there is no step {step}",
+            where=place.uri,
+            found=f"steps {_listed(numbers)}",
+            remedy="name one of these steps, or none for the latest",
+        )
+    if len(found) > 1:
+        raise AmbiguousCheckpointError(
+            f"several directories hold step {wanted}",
+            where=place.uri,
+            found=", ".join(found),
+            remedy="give the path of the one that is meant",
+        )
+    return found[0]
+
+
+def resolve(place: Place, step: int | None, item: str | None, is_item: Callable[[Place], bool]) -> Chosen:
+    """The item that ``place``, ``step`` and ``item`` mean; ``is_item`` tells a directory that holds arrays.
+
+    Raises :class:`CheckpointNotFoundError`, :class:`AmbiguousCheckpointError` and
+    :class:`UncommittedCheckpointError`, each listing what is there.
+    """
+    if TEMPORARY in place.name:
+        raise uncommitted(place, "this directory is not finished", [place.name])
+    if is_item(place):
+        _require(place, step, step_number(place.name))
+        if item is not None:
+            raise CheckpointNotFoundError(
+                f"there is no item {item!r}",
+                where=place.uri,
+                found="a single item without a name",
+                remedy="leave the item out, or give the path of the directory that holds the items",
+            )
+        return Chosen(place, place, step_number(place.name))
+    steps = step_names(place, is_item)
+    if not steps:
+        if not any(TEMPORARY in name for name in place.folders):
+            _require(place, step, step_number(place.name))
+        return _choose_item(place, step_number(place.name), item, is_item, {})
+    notes = {"steps": _listed({name: step_number(name) for name in steps})} if len(steps) > 1 else {}
+    chosen = place.child(choose_step(place, steps, step))
+    number = step_number(chosen.name)
+    if not is_item(chosen):
+        return _choose_item(chosen, number, item, is_item, notes)
+    if item is not None:
+        return resolve(chosen, None, item, is_item)
+    return Chosen(chosen, chosen, number, notes=notes)
+
+
+def holds_items(place: Place, is_item: Callable[[Place], bool]) -> bool:
+    """Whether ``place`` is an item, a step of items, or a directory of steps, finished or not."""
+    if is_item(place) or place.files & _STEP_MARKERS or any(TEMPORARY in name for name in place.folders):
+        return True
+    return any(is_item(place.child(name)) for name in place.folders) or bool(step_names(place, is_item))
+
+
+def step_names(place: Place, is_item: Callable[[Place], bool]) -> list[str]:
+    """Names of the finished steps in ``place``; empty if it is a step itself."""
+    if place.files & _STEP_MARKERS:
+        return []
+    found = []
+    for name in sorted(place.folders):
+        if step_number(name) is None or TEMPORARY in name:
+            continue
+        child = place.child(name)
+        if is_item(child) or child.files & _STEP_MARKERS or any(is_item(child.child(n)) for n in child.folders):
+            found.append(name)
+    # A step may hold items that happen to end in a number, beside others that do not.
+    others = any(step_number(name) is None and is_item(place.child(name)) for name in place.folders)
+    return [] if others else found
+
+
+def uncommitted(place: Place, what: str, names: list[str]) -> UncommittedCheckpointError:
+    """The error for a checkpoint whose writer has not finished, or never will."""
+    return UncommittedCheckpointError(
+        what,
+        where=place.uri,
+        found=", ".join(names),
+        remedy="wait for its writer to finish; if the writer died, use an earlier step",
+    )
+
+
+def _choose_item(
+    place: Place, step: int | None, item: str | None, is_item: Callable[[Place], bool], notes: dict[str, str]
+) -> Chosen:
+    finished = [name for name in sorted(place.folders) if TEMPORARY not in name]
+    unfinished = sorted(place.folders - set(finished))
+    items = [name for name in finished if is_item(place.child(name))]
+    others = [f"{name} (no arrays)" for name in finished if name not in items]
+    listed = ", ".join([*items, *others, *(f"{name} (not finished)" for name in unfinished)]) or "nothing"
+    if item is None and len(items) > 1:
+        raise AmbiguousCheckpointError(
+            f"{len(items)} items hold arrays",
+            where=place.uri,
+            found=listed,
+            remedy="name the item that is meant",
+        )
+    name = item if item is not None else next(iter(items), None)
+    if name is None or name not in items:
+        if any(entry.startswith(f"{name or ''}{TEMPORARY}") or name is None for entry in unfinished):
+            raise uncommitted(place, "the item is not finished", unfinished)
+        raise CheckpointNotFoundError(
+            f"there is no item {name!r} with arrays" if name is not None else "no item holds arrays",
+            where=place.uri,
+            found=listed,
+            remedy="name an item that holds arrays",
+        )
+    if len(items) + len(others) > 1:
+        notes = {**notes, "items": listed}
+    return Chosen(place.child(name), place, step, name, notes)
+
+
+def _require(place: Place, wanted: int | None, found: int | None) -> None:
+    if wanted is not None and wanted != found:
+        raise CheckpointNotFoundError(
+            f"there is no step {wanted}",
+            where=place.uri,
+            found="a single checkpoint" + ("" if found is None else f", of step {found}"),
+            remedy="leave the step out, or give the path of the directory that holds the steps",
+        )
+
+
+def _listed(numbers: dict[str, int] | dict[str, int | None]) -> str:
+    return ", ".join(str(number) for number in sorted(n for n in numbers.values() if n is not None))
