@@ -1,0 +1,16 @@
+"""Target -> signature and executable, ahead of time and without the target's hardware.
+
+- :mod:`driver` starts the subprocess and turns whatever happens to it into a result or a typed error. No jax.
+- :mod:`worker` is that subprocess; :mod:`request` holds what the two tell each other through files.
+- :mod:`topology` and :mod:`mesh` turn the target's names into devices and a mesh.
+- :mod:`arguments` checks the program's abstract arguments, leaf by leaf.
+- :mod:`aot` lowers, compiles and exports them; :mod:`describe` reads the signature off the result.
+- :mod:`executable` stores a compiled program as bytes.
+- :mod:`failures` carries errors across the process border and puts the compiler's words into them.
+
+Importing this package imports neither jax nor libtpu.
+"""
+
+from migrate.compiler.driver import CompileResult, compile_program
+
+__all__ = ["CompileResult", "compile_program"]

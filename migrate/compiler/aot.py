@@ -1,0 +1,91 @@
+"""Lower, compile and export a program whose arguments are abstract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.export
+from jax.experimental.layout import Format, Layout
+
+from migrate.compiler.arguments import AbstractLeaf
+from migrate.compiler.failures import compile_failure, trace_failure
+from migrate.errors import ProgramError
+from migrate.program import Program
+
+Policy = Literal["auto", "default"]
+
+
+def lower(program: Program, leaves: Sequence[AbstractLeaf], policy: Policy) -> jax.stages.Lowered:
+    """The program traced and lowered to StableHLO.
+
+    Under ``auto`` XLA chooses the layout of every argument that is not pinned, and of the results too, so that a
+    donated buffer can be reused in place. ``keep_unused``: without it an unused argument vanishes and later HLO
+    parameter numbers move. Raises :class:`ProgramError` with what the function raised.
+    """
+    formats = [_format(leaf, policy) for leaf in leaves]
+    jitted = jax.jit(
+        program.function,
+        in_shardings=_unflatten(program, formats),
+        out_shardings=Format(Layout.AUTO) if policy == "auto" else None,
+        donate_argnums=program.donated,
+        keep_unused=True,
+    )
+    try:
+        return jitted.lower(*_unflatten(program, [leaf.struct for leaf in leaves]))
+    except Exception as error:  # whatever the user's function raises under tracing
+        raise trace_failure(error) from error
+
+
+def compile_lowered(
+    lowered: jax.stages.Lowered, flags: Mapping[str, str | bool | int | float], where: str
+) -> jax.stages.Compiled:
+    """The executable; ``flags`` are XLA compiler options, ``where`` names program and topology for errors.
+
+    Raises :class:`ConfigError` for a flag that the compiler does not take, :class:`CompileError` for anything else
+    that it refuses.
+    """
+    try:
+        # Booleans as they are, jax asks for that; XLA parses numbers from text.
+        options = {name: value if isinstance(value, bool) else str(value) for name, value in flags.items()}
+        return lowered.compile(compiler_options=options or None)
+    except Exception as error:  # compilers raise RuntimeError, ValueError, NotImplementedError, ...
+        raise compile_failure(error, flags, where) from error
+
+
+def export_program(program: Program, leaves: Sequence[AbstractLeaf], platform: str) -> bytes:
+    """The portable ``jax.export`` artifact: StableHLO with shardings, without layouts or a compiler's output.
+
+    Raises :class:`ProgramError` if the program cannot be exported, or its trees hold node types that are not
+    registered for serialization.
+    """
+    jitted = jax.jit(
+        program.function,
+        in_shardings=_unflatten(program, [leaf.sharding for leaf in leaves]),
+        donate_argnums=program.donated,
+        keep_unused=True,
+    )
+    try:
+        exported = jax.export.export(jitted, platforms=[platform])(
+            *_unflatten(program, [leaf.struct for leaf in leaves])
+        )
+        return bytes(exported.serialize())
+    except Exception as error:  # ValueError for unregistered nodes and unstable custom calls, and what they wrap
+        raise ProgramError(
+            "the program cannot be written as a jax.export artifact",
+            where="Program",
+            found=f"{type(error).__name__}: {error}"[:2000],
+            remedy="register custom tree nodes with jax.export.register_pytree_node_serialization (or "
+            "register_namedtuple_serialization) in the model's module, or pass plain dicts, tuples and lists",
+        ) from error
+
+
+def _format(leaf: AbstractLeaf, policy: Policy) -> Any:
+    if leaf.pinned is not None:
+        return Format(leaf.pinned, leaf.sharding)
+    return Format(Layout.AUTO, leaf.sharding) if policy == "auto" else leaf.sharding
+
+
+def _unflatten(program: Program, flat: Sequence[Any]) -> Any:
+    return jax.tree.unflatten(jax.tree.structure(program.arguments), flat)

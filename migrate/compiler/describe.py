@@ -1,0 +1,116 @@
+"""The signature and the fingerprint, read off a lowered and compiled program."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.experimental.layout import Format
+
+from migrate.compiler.arguments import AbstractLeaf, partition
+from migrate.compiler.topology import cpu_devices
+from migrate.config import Target
+from migrate.errors import CompileError
+from migrate.layout import COMBINE
+from migrate.signature import DeviceMemory, Fingerprint, ParameterSpec
+
+
+def parameter_specs(leaves: Sequence[AbstractLeaf], compiled: jax.stages.Compiled) -> tuple[ParameterSpec, ...]:
+    """What ``compiled`` expects of every leaf, in HLO parameter order.
+
+    Raises :class:`CompileError` if the compiler does not say (a libtpu outside the range this jax can drive).
+    """
+    formats = jax.tree.leaves(compiled.input_formats, is_leaf=lambda node: isinstance(node, Format))
+    if len(formats) != len(leaves):
+        raise CompileError(
+            "the executable has another number of parameters than the program has arrays",
+            expected=str(len(leaves)),
+            found=str(len(formats)),
+        )
+    return tuple(
+        _parameter_spec(number, leaf, format_)
+        for number, (leaf, format_) in enumerate(zip(leaves, formats, strict=True))
+    )
+
+
+def _parameter_spec(number: int, leaf: AbstractLeaf, format_: Format) -> ParameterSpec:
+    name = "/".join((leaf.argument, *leaf.path))
+    major_to_minor, tiles, element_bits = _physical_layout(format_, name)
+    return ParameterSpec(
+        number=number,
+        argument=leaf.argument,
+        path=leaf.path,
+        sequence_levels=leaf.sequence_levels,
+        shape=leaf.shape,
+        dtype=leaf.dtype.name,
+        # The compiler keeps what jit was given; the leaf's spec is that, before jax normalises it.
+        partition=partition(leaf.sharding, len(leaf.shape)),
+        shard_shape=tuple(leaf.sharding.shard_shape(leaf.shape)),
+        major_to_minor=major_to_minor,
+        tiles=tiles,
+        element_bits=element_bits,
+        memory_kind=_memory_kind(leaf),
+        is_weight=leaf.is_weight,
+    )
+
+
+def _physical_layout(format_: Format, where: str) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...], int]:
+    """(major_to_minor, tiles, element bits) of a compiled format. The one place that knows jax's layout API.
+
+    It has moved with jax (DESIGN: 0.7.1 made ``tiling`` public, 0.9.0 the sub-byte attribute); this is 0.10 onward.
+    """
+    layout: Any = format_.layout
+    if layout is None or layout.major_to_minor is None:
+        raise CompileError(
+            "the compiler reports no layout for a parameter",
+            where=where,
+            remedy="use a libtpu that this jax can drive: the one that pip install 'jax[tpu]' pins",
+        )
+    # XLA marks a combined dimension with the smallest int64, HLO text with *.
+    tiles = tuple(tuple(COMBINE if extent < 0 else extent for extent in tile) for tile in layout.tiling or ())
+    return tuple(layout.major_to_minor), tiles, layout.sub_byte_element_size_in_bits
+
+
+def _memory_kind(leaf: AbstractLeaf) -> str:
+    """The leaf's memory kind; the platform's default one is called ``device``, whatever its own name (CPU)."""
+    kind = leaf.sharding.memory_kind
+    default = leaf.sharding.mesh.devices.flat[0].default_memory().kind
+    return "device" if kind is None or kind == default else kind
+
+
+def device_memory(compiled: jax.stages.Compiled) -> DeviceMemory:
+    """The compiler's own account of device memory, in bytes a device. Raises :class:`CompileError` without one."""
+    analysis = compiled.memory_analysis()
+    if analysis is None:
+        raise CompileError("the compiler reports no memory use", remedy="use a libtpu that this jax can drive")
+    return DeviceMemory(
+        argument_bytes=analysis.argument_size_in_bytes,
+        output_bytes=analysis.output_size_in_bytes,
+        temporary_bytes=analysis.temp_size_in_bytes,
+        code_bytes=analysis.generated_code_size_in_bytes,
+    )
+
+
+def fingerprint(lowered: jax.stages.Lowered, target: Target) -> Fingerprint:
+    """What the compile is made from. The StableHLO text carries no source locations: moving lines changes nothing."""
+    on_tpu = cpu_devices(target.topology) is None
+    return Fingerprint(
+        stablehlo_sha256=hashlib.sha256(lowered.as_text().encode()).hexdigest(),
+        topology=target.topology,
+        mesh=tuple(target.mesh.items()),
+        jax=importlib.metadata.version("jax"),
+        jaxlib=importlib.metadata.version("jaxlib"),
+        libtpu=importlib.metadata.version("libtpu") if on_tpu else "",
+        flags=_flag_texts(target.flags),
+        layout_policy=target.layout,
+    )
+
+
+def _flag_texts(flags: Mapping[str, str | bool | int | float]) -> tuple[tuple[str, str], ...]:
+    """Sorted by name; a YAML boolean and its text are the same flag to XLA."""
+    return tuple(
+        (name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in sorted(flags.items())
+    )

@@ -1,0 +1,161 @@
+"""Runs a compile in a subprocess: libtpu can kill its process, and JAX reads its settings once, at start."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from migrate.compiler import failures
+from migrate.compiler.topology import cpu_devices
+from migrate.compiler.request import EXECUTABLE_FILE, EXPORTED_FILE, REQUEST_FILE, RESULT_FILE, Request
+from migrate.config import Job
+from migrate.errors import CompileError, ReexportError
+from migrate.signature import Signature
+
+LOG_FILE = "compile.log"
+_LOG_LINES_SHOWN = 15
+_GRACE_SECONDS = 5.0
+
+# The worker must not see how the caller set up its own JAX: these change programs, layouts or which libtpu answers.
+_CALLER_ONLY = ("JAX_", "XLA_", "TPU_", "LIBTPU_", "PJRT_")
+_ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    # JAX's persistent cache writes entries of compile-only clients that it cannot read back.
+    "JAX_ENABLE_COMPILATION_CACHE": "false",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    # Without it a second libtpu on this machine fails on a lock file. Safe here only: this process runs nothing.
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_LOG_DIR": "disabled",
+    # Model code that iterates over a set must lower to the same program every time.
+    "PYTHONHASHSEED": "0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CompileResult:
+    """What a compile left behind."""
+
+    signature: Signature
+    """What the executable expects of every parameter."""
+    executable: Path
+    """The serialized executable; a pickle, see :func:`migrate.compiler.executable.load`."""
+    exported: Path
+    """The portable ``jax.export`` artifact."""
+    log: Path
+    """Everything the compiler printed."""
+    seconds: float
+    """Wall time of the subprocess, start-up included."""
+
+
+def compile_program(job: Job, directory: Path) -> CompileResult:
+    """Compile the job's program for its target in a subprocess; request, log and artifacts go to ``directory``.
+
+    Raises
+    ------
+    TargetError
+        the topology does not exist, or the mesh does not use all of its devices
+    ConfigError
+        the compiler does not take one of ``target.flags``
+    ProgramError
+        the entry cannot be used, its arguments are unusable, or its function fails under tracing
+    CompileError
+        the compiler refused the program, died, or took more than ``job.compile.timeout_seconds``; ends with the path
+        of the log
+    """
+    environment = worker_environment(job.target.topology)
+    directory.mkdir(parents=True, exist_ok=True)
+    request, result, log = (directory / name for name in (REQUEST_FILE, RESULT_FILE, LOG_FILE))
+    request.write_text(Request(job.program, job.target, job.python_path).to_json())
+    result.unlink(missing_ok=True)  # of an earlier run in the same directory
+    where = f"program {job.program.name} for {job.target.topology}"
+    started = time.monotonic()
+    ended = _run(
+        [sys.executable, "-m", "migrate.compiler.worker", str(request)], environment, log, job.compile.timeout_seconds
+    )
+    seconds = time.monotonic() - started
+    if not result.exists():
+        raise _died(ended, job.compile.timeout_seconds, where, log)
+    document = json.loads(result.read_text())
+    if "error" in document:
+        raise _with_log(failures.error_from_json(document["error"]), log)
+    return CompileResult(
+        signature=Signature.from_json(document["signature"], where=str(result)),
+        executable=directory / EXECUTABLE_FILE,
+        exported=directory / EXPORTED_FILE,
+        log=log,
+        seconds=seconds,
+    )
+
+
+def worker_environment(topology: str) -> dict[str, str]:
+    """The environment of a compile-only subprocess. Raises :class:`TargetError` for a malformed ``cpu:N``."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_CALLER_ONLY)}
+    environment = inherited | _ENVIRONMENT
+    if count := cpu_devices(topology):
+        environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={count}"
+    return environment
+
+
+def _run(command: list[str], environment: dict[str, str], log: Path, timeout_seconds: float) -> int | None:
+    """Exit code of the command (negative: signal), None if it ran out of time. It never outlives this call."""
+    with log.open("wb") as output:
+        # A session of its own: Ctrl-C in the terminal reaches us alone, and we end it with whatever it started.
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        return process.wait(timeout_seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+def _died(ended: int | None, timeout_seconds: float, where: str, log: Path) -> CompileError:
+    remedy = "another libtpu version or other flags may help"
+    if ended is None:
+        what = f"the compile took longer than {timeout_seconds:g} seconds and was ended"
+        remedy = "raise compile.timeout_seconds; scanned layers compile faster than unrolled ones"
+    elif ended < 0:
+        what = f"the compile process was killed by {_signal_name(-ended)}"
+        if -ended == signal.SIGKILL:
+            remedy = "the machine may have run out of memory; a training step takes about 1 GB"
+    else:
+        what = f"the compile process ended with exit code {ended} and no result"
+    lines = log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
+    shown = "".join(f"\n    {line}" for line in lines)
+    return CompileError(what, where=where, found=f"last lines of its log:{shown}", remedy=f"{remedy}; log: {log}")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _with_log(error: ReexportError, log: Path) -> ReexportError:
+    """The compiler's own words may not be enough; the log has them all."""
+    if isinstance(error, CompileError):
+        error.remedy = f"{error.remedy}; log: {log}" if error.remedy else f"see the log: {log}"
+    return error

@@ -1,0 +1,60 @@
+"""A compiled program as bytes: dump at compile time, load where it runs."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+
+import jax
+from jax.experimental import serialize_executable
+
+from migrate.errors import CompileError, EnvironmentMismatchError, ProgramError
+
+
+def dump(compiled: jax.stages.Compiled) -> bytes:
+    """``compiled`` as a pickle of (PJRT payload, input tree, output tree).
+
+    Raises :class:`ProgramError` if its input or output tree holds nodes that cannot be pickled, or if it closes over
+    arrays that jax passes as hidden arguments; :class:`CompileError` if the platform cannot serialize executables.
+    """
+    try:
+        return pickle.dumps(serialize_executable.serialize(compiled))
+    except NotImplementedError as error:
+        raise ProgramError(
+            "the program closes over arrays, which a serialized executable cannot carry",
+            where="Program.function",
+            found=str(error),
+            remedy="pass them as arguments",
+        ) from error
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise ProgramError(
+            "the program's arguments or results have tree nodes that cannot be pickled",
+            where="Program.arguments or the function's result",
+            found=str(error),
+            remedy="use dicts, tuples and lists, or node classes defined at the top level of a module",
+        ) from error
+    except ValueError as error:
+        raise CompileError("the executable cannot be serialized", found=str(error)) from error
+
+
+def load(data: bytes, devices: Sequence[jax.Device]) -> jax.stages.Compiled:
+    """The callable executable that :func:`dump` wrote, loaded onto ``devices`` (all that it was compiled for).
+
+    ``data`` is read through pickle: whoever wrote it decides what runs here. Call this only after the digest in the
+    export's manifest was verified; recompiling from the ``jax.export`` artifact is the path without that trust.
+
+    Raises :class:`EnvironmentMismatchError` if this jax, runtime or hardware cannot load it.
+    """
+    try:
+        payload, in_tree, out_tree = pickle.loads(data)  # noqa: S301  # the caller verified the digest, see above
+        compiled: jax.stages.Compiled = serialize_executable.deserialize_and_load(
+            payload, in_tree, out_tree, backend=devices[0].client, execution_devices=devices
+        )
+        return compiled
+    except Exception as error:  # unpickling foreign data and PJRT raise anything
+        raise EnvironmentMismatchError(
+            "the serialized executable cannot be loaded here",
+            where=f"{len(devices)} x {devices[0].device_kind}",
+            found=f"{type(error).__name__}: {error}",
+            remedy="re-export for this environment, or recompile from the jax.export artifact",
+        ) from error

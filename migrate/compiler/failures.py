@@ -1,0 +1,86 @@
+"""Errors on their way out of the worker: into typed errors with the compiler's words, into JSON, and back."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from migrate.errors import CompileError, ConfigError, ProgramError, ReexportError
+
+_MAX_MESSAGE_CHARACTERS = 4000
+# "No such compile option: 'NAME'" and "Failed to parse 'VALUE' into flag NAME: ..."
+_BAD_FLAG = re.compile(
+    r"No such compile option: '?([\w.-]+)'?|into flag ([\w.-]+)|[Ff]lag '?([\w.-]+)'?: (?:Illegal|Unrec)"
+)
+
+
+def error_from_json(document: Mapping[str, str]) -> ReexportError:
+    """The error that :meth:`ReexportError.to_json` described; a :class:`CompileError` if its type is unknown."""
+    kinds = {kind.__name__: kind for kind in _subclasses(ReexportError)}
+    kind = kinds.get(document["error"], CompileError)
+    return kind(
+        document["what"],
+        where=document.get("where"),
+        expected=document.get("expected"),
+        found=document.get("found"),
+        remedy=document.get("do this"),
+    )
+
+
+def _subclasses(kind: type[ReexportError]) -> Iterator[type[ReexportError]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _subclasses(child)
+
+
+def compile_failure(error: Exception, flags: Mapping[str, object], where: str) -> ReexportError:
+    """The typed form of what ``lowered.compile`` raised: a wrong flag is the user's, the rest the compiler's."""
+    message = trim(str(error))
+    match = _BAD_FLAG.search(message)
+    name = match and next(group for group in match.groups() if group)
+    if name in flags:
+        return ConfigError(
+            f"the compiler does not take the flag {name}",
+            where=f"target.flags.{name}",
+            found=message,
+            remedy="flags come and go between libtpu versions and differ by platform; check name and value",
+        )
+    if "RESOURCE_EXHAUSTED" in message:
+        what, remedy = (
+            "the program does not fit the target's device memory",
+            "use more devices, shard more dimensions, donate buffers or make the batch smaller",
+        )
+    else:
+        what, remedy = "the target's compiler refused the program", "another libtpu version may take it"
+    return CompileError(what, where=where, found=f"{type(error).__name__}: {message}", remedy=remedy)
+
+
+def trace_failure(error: Exception) -> ProgramError:
+    """The typed form of what the user's function raised while jax traced it, with the line of the user's code."""
+    return ProgramError(
+        "the program's function failed while it was traced",
+        where=_user_line(error) or "Program.function",
+        found=f"{type(error).__name__}: {trim(str(error))}",
+        remedy="jax.jit(function).lower(*arguments) shows the same error",
+    )
+
+
+def _user_line(error: Exception) -> str | None:
+    """``file:line`` of the innermost frame outside jax and this package."""
+    inside = {Path(__file__).parent}
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.parent not in inside and not {"jax", "jaxlib", "_src"} & set(path.parts):
+            return f"{frame.filename}:{frame.lineno}"
+    return None
+
+
+def trim(message: str) -> str:
+    """``message`` with its middle left out if it is too long to read; XLA can print whole programs."""
+    message = message.strip()
+    if len(message) <= _MAX_MESSAGE_CHARACTERS:
+        return message
+    half = _MAX_MESSAGE_CHARACTERS // 2
+    return f"{message[:half]}\n... {len(message) - 2 * half} characters ...\n{message[-half:]}"

@@ -1,0 +1,45 @@
+"""What driver and worker tell each other: plain data in files of one directory."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from migrate.config import ProgramConfig, Target
+
+REQUEST_FILE = "request.json"
+RESULT_FILE = "result.json"
+EXECUTABLE_FILE = "executable.bin"
+EXPORTED_FILE = "exported.bin"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to compile; plain data."""
+
+    program: ProgramConfig
+    """The model's entry and its arguments."""
+    target: Target
+    """What to compile it for."""
+    python_path: tuple[str, ...]
+    """Directories searched for the entry's module."""
+
+    def to_json(self) -> str:
+        """JSON text that :meth:`from_json` reads back."""
+        return json.dumps(
+            {
+                "program": self.program.model_dump(mode="json"),
+                "target": self.target.model_dump(mode="json"),
+                "python_path": self.python_path,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Request:
+        """The request in ``text``."""
+        document = json.loads(text)
+        return cls(
+            ProgramConfig.model_validate(document["program"]),
+            Target.model_validate(document["target"]),
+            tuple(document["python_path"]),
+        )
