@@ -1,1 +1,96 @@
-"""reexport."""
+"""reexport: rewrite old JAX checkpoints into the sharding and physical layout a new executable expects.
+
+The data flow, one line a module, in order:
+
+errors          every error a user can meet
+layout, box     XLA shapes with layouts and their device bytes; boxes and grids            (pure)
+signature       what an executable expects of every parameter, and the difference of two  (pure)
+zarr            how an array lies in an export                                            (pure)
+config          job files
+storage         files and objects through TensorStore; conditional writes
+sources/        old checkpoint -> leaves that are read box by box
+program         the model: a function and its abstract arguments
+compiler/       program and target -> signature, executable, jax.export artifact, in a subprocess
+mapping         which leaf fills which parameter
+planner         storage grids, and items of bounded bytes                                 (pure)
+rewrite         one item -> chunks on storage and a receipt                    \\
+verify          read back and compare                                           | called by pipelines/
+commit          merge, record, publish: the export exists                      /
+arrays          the OCDBT databases that hold the arrays
+receipt, ledger, failures, lease    state of a run
+manifest, orbax_metadata, export    what lies in an export; opening and checking one
+loader          export -> a callable and its parameters, without relayout
+driver          one job from source to export
+cli, report/    the command line and what it prints
+demo/           a small decoder and its checkpoint
+
+Importing this package imports neither jax, tensorstore nor apache_beam; only compiler/, program, loader and demo/
+import jax, so a Beam worker starts without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from migrate import errors, layout
+    from migrate.config import Job, load_job
+    from migrate.driver import Result, plan, run
+    from migrate.export import Export, open_export
+    from migrate.loader import LoadedProgram, load
+    from migrate.planner import Plan
+    from migrate.program import Program
+    from migrate.signature import Signature
+    from migrate.sources import Leaf, SourceCheckpoint, open_checkpoint
+
+_ORIGIN = {
+    "Export": "export",
+    "Job": "config",
+    "Leaf": "sources",
+    "LoadedProgram": "loader",
+    "Plan": "planner",
+    "Program": "program",
+    "Result": "driver",
+    "Signature": "signature",
+    "SourceCheckpoint": "sources",
+    "load": "loader",
+    "load_job": "config",
+    "open_checkpoint": "sources",
+    "open_export": "export",
+    "plan": "driver",
+    "run": "driver",
+}
+_MODULES = ("errors", "layout")
+
+__all__ = [
+    "Export",
+    "Job",
+    "Leaf",
+    "LoadedProgram",
+    "Plan",
+    "Program",
+    "Result",
+    "Signature",
+    "SourceCheckpoint",
+    "errors",
+    "layout",
+    "load",
+    "load_job",
+    "open_checkpoint",
+    "open_export",
+    "plan",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"migrate.{name}")
+    if name in _ORIGIN:
+        return getattr(importlib.import_module(f"migrate.{_ORIGIN[name]}"), name)
+    raise AttributeError(f"module 'migrate' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     import tensorstore as ts
 
 
+WRITER_PREFIX = "ocdbt.process_"
+"""Orbax's name for the database of one writer process."""
+
+
 def open_array(stored: StoredArray, database: dict[str, Any]) -> ts.TensorStore:
     """The array in the OCDBT ``database``. Its ``zarr.json`` is neither read nor written; absent chunks are errors."""
     import tensorstore as ts
@@ -46,7 +50,7 @@ def root_database(uri: str) -> dict[str, Any]:
 
 def writer_directory(writer: str) -> str:
     """Name of the directory that holds the database of one writer process, as Orbax names them."""
-    return f"ocdbt.process_{writer}"
+    return WRITER_PREFIX + writer
 
 
 def writer_database(uri: str, writer: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ code of the command that ends with it.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import ClassVar
 
 
@@ -65,7 +66,22 @@ class ReexportError(Exception):
         return "\n".join(lines)
 
 
-def _rebuild(
+def from_json(fields: Mapping[str, str]) -> ReexportError:
+    """The error that :meth:`ReexportError.to_json` described, of the same type."""
+    kinds = [ReexportError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    kind = next((k for k in kinds if k.__name__ == fields.get("error")), ReexportError)
+    return kind(
+        fields["what"],
+        where=fields.get("where"),
+        expected=fields.get("expected"),
+        found=fields.get("found"),
+        remedy=fields.get("do this"),
+    )
+
+
+def _rebuild(  # noqa: PLR0917 -- pickle calls it with positional arguments
     kind: type[ReexportError],
     what: str,
     where: str | None,

@@ -1,11 +1,11 @@
 """An export on storage: where its files lie, opening a committed one, and checking all of it.
 
-    OUTPUT/LATEST                      names the current export
-    OUTPUT/exports/<id>/COMMIT.json    makes it exist; written last, once
-                       manifest.json   see migrate.manifest
-                       programs/<name>/signature.json, executable.bin, program.jax_export
-    OUTPUT/params/<set>/               an Orbax checkpoint: Zarr v3 arrays in one OCDBT database, parameters.json
-    OUTPUT/runs/<set>/                 receipts and lease of an unfinished run
+OUTPUT/LATEST                      names the current export
+OUTPUT/exports/<id>/COMMIT.json    makes it exist; written last, once
+                   manifest.json   see migrate.manifest
+                   programs/<name>/signature.json, executable.bin, program.jax_export
+OUTPUT/params/<set>/               an Orbax checkpoint: Zarr v3 arrays in one OCDBT database, parameters.json
+OUTPUT/runs/<set>/                 receipts and lease of an unfinished run
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from migrate.errors import NotAnExportError, VerificationError
 from migrate.manifest import (
     COMMIT,
     COMMIT_KEY,
-    EXECUTABLE_FILE,
-    EXPORTED_FILE,
     LATEST_KEY,
     MANIFEST,
     MANIFEST_KEY,
@@ -257,5 +255,3 @@ def verify_export(
         nbytes=parameter_set.nbytes,
         files=len(files),
     )
-
-

@@ -150,7 +150,7 @@ class Codec(Generic[Record]):
     """JSON in and out for one kind of record."""
 
     def __init__(self, kind: type[Record]) -> None:
-        self._kind = kind
+        self._kind: type[Any] = kind
 
     @functools.cached_property
     def _adapter(self) -> TypeAdapter[Any]:

@@ -6,7 +6,6 @@ All chunks of an item go into one OCDBT transaction: it commits them together, i
 from __future__ import annotations
 
 import functools
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -21,12 +20,21 @@ from migrate.receipt import Destination, Receipt
 if TYPE_CHECKING:
     import numpy as np
 
-stopping = threading.Event()
-"""Set by the driver on Ctrl-C: items not yet begun in this process are refused."""
+_stopped: set[str] = set()
 
 
 class StoppedError(ReexportError):
-    """The run is being interrupted; the item was not begun."""
+    """The run is being ended; the item was not begun."""
+
+
+def stop(destination: Destination) -> None:
+    """Refuse every further item of this run in this process: one failed already, or the user interrupts."""
+    _stopped.add(destination.run_uri)
+
+
+def allow(destination: Destination) -> None:
+    """Take items of this run again."""
+    _stopped.discard(destination.run_uri)
 
 
 @functools.cache
@@ -43,8 +51,8 @@ def rewrite_item(item: Item, destination: Destination) -> Receipt:
     """
     import tensorstore as ts
 
-    if stopping.is_set():
-        raise StoppedError("the run was interrupted")
+    if destination.run_uri in _stopped:
+        raise StoppedError("the run is being ended")
     started = time.perf_counter()
     database = arrays.writer_database(destination.parameters_uri, writer_id())
     transaction = ts.Transaction()

@@ -232,6 +232,25 @@ def replace(uri: str, key: str, value: bytes, *, expected: bytes | None) -> bool
     return bool(stamp.generation)
 
 
+def flush(uri: str) -> None:
+    """Make everything below a local ``uri`` survive a power loss; object stores do so by themselves.
+
+    Array data is written without fsync, so this is called once before a commit. Raises :class:`StorageError`.
+    """
+    if not is_local(uri):
+        return
+    try:
+        for folder, _, names in os.walk(local_path(uri)):
+            for path in (folder, *(os.path.join(folder, name) for name in names)):
+                descriptor = os.open(path, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+    except OSError as error:
+        raise storage_error("the files cannot be flushed to disk", uri, error) from error
+
+
 def delete(uri: str, key: str) -> None:
     """Delete ``key``; nothing happens if it does not exist. Raises :class:`StorageError`."""
     try:

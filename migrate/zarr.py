@@ -1,11 +1,11 @@
-"""How an array lies in an export: shape, chunks, dimension order, codecs, and the Zarr v3 document that says so. Pure."""
+"""How an array lies in an export: shape, chunks, dimension order, codecs, and its Zarr v3 document. Pure."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,6 +93,10 @@ class StoredArray:
         if fill_value is None:
             del metadata["fill_value"]
         return metadata
+
+    def chunk_keys(self) -> Iterator[str]:
+        """Key of each chunk below the array's prefix, in C order of the grid (``default`` chunk key encoding)."""
+        return ("/".join(["c", *map(str, index)]) for index in self.grid.indices())
 
     def zarr_json(self) -> bytes:
         """:meth:`zarr_metadata` as the bytes that are stored."""

@@ -1,0 +1,205 @@
+"""From verified items to an export that exists: merge the writers' databases, write the records, publish.
+
+Every step may run twice, also at once: later steps read what earlier ones created, and only conditional writes make
+anything visible. Until COMMIT.json exists, no reader sees any of it.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from migrate import arrays, export, orbax_metadata, receipt, sources, storage
+from migrate.errors import SourceError, StorageError, VerificationError
+from migrate.export import Export, Paths
+from migrate.manifest import (
+    COMMIT,
+    COMMIT_KEY,
+    FORMAT_VERSION,
+    MANIFEST,
+    MANIFEST_KEY,
+    PARAMETER_SET,
+    PARAMETERS_KEY,
+    ArrayRecord,
+    Commit,
+    FileRecord,
+    Manifest,
+    ParameterSet,
+    ProgramRecord,
+    SourceRecord,
+)
+from migrate.planner import Item, Plan
+from migrate.receipt import Destination, Receipt
+from migrate.zarr import ZARR_METADATA_KEY
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """Everything a commit needs besides the receipts; plain data."""
+
+    output: str
+    export_id: str
+    plan: Plan
+    source: SourceRecord
+    programs: tuple[ProgramRecord, ...]
+    """Their files lie in place already."""
+    tools: dict[str, str]
+    timings: dict[str, float]
+
+    @property
+    def paths(self) -> Paths:
+        """Where the parts of the output lie."""
+        return Paths(self.output)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a pipeline is asked to do for one job."""
+
+    items: tuple[Item, ...]
+    """Items without a durable receipt; may be empty."""
+    request: CommitRequest
+    destination: Destination
+
+
+def commit(request: CommitRequest, destination: Destination) -> Export:
+    """Make the export exist and the current one.
+
+    Raises :class:`StorageError` if an item has no durable receipt or the output cannot be written,
+    :class:`SourceError` if the source was changed since it was opened, :class:`VerificationError` if the merged
+    database does not hold exactly the planned keys. Nothing is visible then.
+    """
+    plan, directory = request.plan, request.paths.parameters(request.plan.parameter_set)
+    written = 0
+    data = storage.read(directory, PARAMETERS_KEY)
+    if data is None:
+        _check_source(request.source)
+        written = plan.nbytes
+        data = _commit_parameters(plan, destination)
+    # a run that died here before may have left a manifest with other timings: it names the same digests
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        export=request.export_id,
+        parameter_set=plan.parameter_set,
+        parameters=FileRecord.of(data),
+        source=request.source,
+        programs=request.programs,
+        dropped=plan.dropped,
+        tools=request.tools,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        timings=request.timings,
+        bytes_written=written,
+    )
+    uri = request.paths.export(request.export_id)
+    manifest_data = _create_or_keep(uri, MANIFEST_KEY, MANIFEST.dump(manifest))
+    record = Commit(FORMAT_VERSION, request.export_id, FileRecord.of(manifest_data).sha256)
+    storage.flush(uri)
+    _create_or_keep(uri, COMMIT_KEY, COMMIT.dump(record))
+    export.set_latest(request.output, request.export_id)
+    storage.delete_directory(destination.run_uri)
+    return export.open_export(uri)
+
+
+def _create_or_keep(uri: str, key: str, value: bytes) -> bytes:
+    if storage.create(uri, key, value) == "created":
+        return value
+    present = storage.read(uri, key)
+    if present is None:
+        raise StorageError(f"{key} was deleted while the export was committed", where=uri)
+    return present
+
+
+def _check_source(source: SourceRecord) -> None:
+    found = sources.open_checkpoint(source.uri, step=None, item=None).identity
+    if found != source.identity:
+        raise SourceError(
+            "the source checkpoint changed while it was read",
+            where=source.uri,
+            expected=f"identity {source.identity[:16]}",
+            found=f"identity {found[:16]}",
+            remedy="nothing was committed; run the job again when nobody writes the checkpoint",
+        )
+
+
+def _commit_parameters(plan: Plan, destination: Destination) -> bytes:
+    receipts = receipt.load_all(destination, [item.id for item in plan.items])
+    missing = [item for item in plan.items if item.id not in receipts]
+    if missing:
+        part = missing[0].parts[0]
+        raise StorageError(
+            f"{len(missing)} of {len(plan.items)} items have no receipt",
+            where=f"{part.array.name} {part.box} and others",
+            remedy="run the same command again: it does only these items",
+        )
+    directory = destination.parameters_uri
+    records = _array_records(plan, receipts)
+    writers = sorted({r.writer for r in receipts.values()})
+    _merge(directory, writers, records)
+    _delete_leftovers(directory, writers)
+    storage.write(directory, orbax_metadata.TREE_METADATA_KEY, orbax_metadata.tree_metadata(records))
+    storage.flush(directory)
+    parameter_set = ParameterSet(FORMAT_VERSION, plan.parameter_set, records)
+    return _create_or_keep(directory, PARAMETERS_KEY, PARAMETER_SET.dump(parameter_set))
+
+
+def _array_records(plan: Plan, receipts: Mapping[str, Receipt]) -> tuple[ArrayRecord, ...]:
+    digests: dict[str, dict[tuple[int, ...], str]] = {array.name: {} for array in plan.arrays}
+    for item in plan.items:
+        for part, part_digests in zip(item.parts, receipts[item.id].digests, strict=True):
+            indices = part.array.stored.grid.indices(part.box)
+            digests[part.array.name].update(zip(indices, part_digests, strict=True))
+    return tuple(
+        ArrayRecord(
+            path=array.path,
+            sequence_levels=array.sequence_levels,
+            stored=array.stored,
+            source_name=array.source_name,
+            chunk_digests=tuple(digests[array.name][index] for index in array.stored.grid.indices()),
+        )
+        for array in plan.arrays
+    )
+
+
+def _merge(directory: str, writers: list[str], records: tuple[ArrayRecord, ...]) -> None:
+    """Copy the keys of every writer's database, and each ``zarr.json``, into the root in one atomic transaction."""
+    import tensorstore as ts
+
+    root = arrays.open_database(arrays.root_database(directory))
+    transaction = ts.Transaction(atomic=True)
+    target = root.with_transaction(transaction)
+    try:
+        for writer in writers:
+            arrays.open_database(arrays.writer_database(directory, writer)).experimental_copy_range_to(target).result()
+        for record in records:
+            key = f"{record.stored.storage_name}/{ZARR_METADATA_KEY}"
+            target.write(key, record.stored.zarr_json()).result()
+        transaction.commit_async().result()
+        found = {key.decode() for key in root.list().result()}
+    except (ValueError, OSError) as error:
+        raise storage.storage_error("the writers' databases cannot be merged", directory, error) from error
+    expected = {
+        f"{record.stored.storage_name}/{key}"
+        for record in records
+        for key in (ZARR_METADATA_KEY, *record.stored.chunk_keys())
+    }
+    if found != expected:
+        raise VerificationError(
+            "the merged database does not hold exactly the planned chunks",
+            where=directory,
+            expected=f"{len(expected)} keys",
+            found=f"{len(expected - found)} absent, {len(found - expected)} unplanned: "
+            + ", ".join(sorted(expected ^ found)[:5]),
+            remedy="nothing was committed; delete this directory and run the job again",
+        )
+
+
+def _delete_leftovers(directory: str, writers: list[str]) -> None:
+    """Delete databases that no receipt names, and lock files: what killed writers left."""
+    keep = {arrays.writer_directory(writer) + "/" for writer in writers}
+    for name in storage.list_directory(directory):
+        if name.startswith(arrays.WRITER_PREFIX) and name not in keep:
+            storage.delete_directory(storage.join(directory, name))
+    for key in storage.list_keys(directory):
+        if key.endswith(".__lock"):
+            storage.delete(directory, key)

@@ -1,0 +1,100 @@
+"""A lease on a run: two drivers never work on one parameter set at the same time.
+
+The lease is a small file with an expiry, created and replaced by conditional writes only. A holder that died on this
+host is recognised by its process id and taken over at once; one elsewhere when its lease has expired.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+import uuid
+from dataclasses import asdict, dataclass
+
+from migrate import storage
+from migrate.errors import OutputConflictError
+
+LEASE_KEY = "LEASE.json"
+LEASE_SECONDS = 120.0
+"""Time a lease holds without renewal."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    token: str
+    host: str
+    pid: int
+    expires: float
+    """Unix time in seconds."""
+
+    def alive(self) -> bool:
+        if self.host == socket.gethostname():
+            return _process_exists(self.pid)
+        return time.time() < self.expires
+
+
+class Lease:
+    """The right to write one run; :meth:`renew` it more often than every :data:`LEASE_SECONDS`."""
+
+    def __init__(self, uri: str) -> None:
+        """Take the lease under ``uri``. Raises :class:`OutputConflictError` if a living process holds it."""
+        self._uri = uri
+        self._token = uuid.uuid4().hex
+        found = storage.read(uri, LEASE_KEY, max_bytes=4096)
+        holder = _parse(found)
+        if holder is not None and holder.alive():
+            raise self._conflict(holder)
+        self._value = self._new_value()
+        if not storage.replace(uri, LEASE_KEY, self._value, expected=found):
+            raise self._conflict(_parse(storage.read(uri, LEASE_KEY, max_bytes=4096)))
+        self._renewed = time.monotonic()
+
+    def renew(self) -> None:
+        """Extend the lease if a third of its time has passed. Raises :class:`OutputConflictError` if it was lost."""
+        if time.monotonic() - self._renewed < LEASE_SECONDS / 3:
+            return
+        value = self._new_value()
+        if not storage.replace(self._uri, LEASE_KEY, value, expected=self._value):
+            raise self._conflict(_parse(storage.read(self._uri, LEASE_KEY, max_bytes=4096)))
+        self._value = value
+        self._renewed = time.monotonic()
+
+    def release(self) -> None:
+        """Give the lease back, unless somebody else has taken it."""
+        if storage.read(self._uri, LEASE_KEY, max_bytes=4096) == self._value:
+            storage.delete(self._uri, LEASE_KEY)
+
+    def _new_value(self) -> bytes:
+        holder = _Holder(self._token, socket.gethostname(), os.getpid(), time.time() + LEASE_SECONDS)
+        return json.dumps(asdict(holder)).encode()
+
+    def _conflict(self, holder: _Holder | None) -> OutputConflictError:
+        return OutputConflictError(
+            "another driver is writing this output",
+            where=self._uri,
+            expected="one driver at a time",
+            found=f"process {holder.pid} on {holder.host}" if holder else "a lease taken at this moment",
+            remedy=f"wait for it; if it has died, its lease expires within {LEASE_SECONDS:.0f} seconds",
+        )
+
+
+def _parse(value: bytes | None) -> _Holder | None:
+    if value is None:
+        return None
+    try:
+        fields = json.loads(value)
+        return _Holder(str(fields["token"]), str(fields["host"]), int(fields["pid"]), float(fields["expires"]))
+    except (ValueError, KeyError, TypeError):
+        return None  # torn by a crash: nobody can renew it
+
+
+def _process_exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
