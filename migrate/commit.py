@@ -138,6 +138,7 @@ def _commit_parameters(plan: Plan, destination: Destination) -> bytes:
     _merge(directory, writers, records)
     _delete_leftovers(directory, writers)
     storage.write(directory, orbax_metadata.TREE_METADATA_KEY, orbax_metadata.tree_metadata(records))
+    storage.write(directory, orbax_metadata.CHECKPOINT_METADATA_KEY, orbax_metadata.checkpoint_metadata())
     storage.flush(directory)
     parameter_set = ParameterSet(FORMAT_VERSION, plan.parameter_set, records)
     return _create_or_keep(directory, PARAMETERS_KEY, PARAMETER_SET.dump(parameter_set))

@@ -16,6 +16,7 @@ _SEQUENCE_KEY = 1
 _DICT_KEY = 2
 
 TREE_METADATA_KEY = "_METADATA"
+CHECKPOINT_METADATA_KEY = "_CHECKPOINT_METADATA"
 
 
 def tree_metadata(arrays: Sequence[ArrayRecord]) -> bytes:
@@ -30,7 +31,8 @@ def tree_metadata(arrays: Sequence[ArrayRecord]) -> bytes:
         leaves[str(array.path)] = {
             "key_metadata": keys,
             "value_metadata": {
-                "value_type": "jax.Array",
+                # "jax.Array" would make a restore without arguments ask for the devices of another topology
+                "value_type": "np.ndarray",
                 "skip_deserialize": False,
                 "write_shape": list(array.stored.chunk_shape),
             },
@@ -41,5 +43,18 @@ def tree_metadata(arrays: Sequence[ArrayRecord]) -> bytes:
         "use_zarr3": True,
         "store_array_data_equal_to_fill_value": True,
         "custom_metadata": None,
+    }
+    return json.dumps(document).encode()
+
+
+def checkpoint_metadata() -> bytes:
+    """The ``_CHECKPOINT_METADATA`` document: which Orbax handler reads the directory."""
+    document = {
+        "item_handlers": "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler",
+        "metrics": {},
+        "performance_metrics": {},
+        "init_timestamp_nsecs": None,
+        "commit_timestamp_nsecs": None,
+        "custom_metadata": {},
     }
     return json.dumps(document).encode()

@@ -1,0 +1,201 @@
+"""An export -> a callable and its parameters, in a process that has the devices it was compiled for.
+
+Parameters are read in storage order, put on their devices as they are, and only then given their logical dimension
+order: to the executable's layout that is the same bytes, so nothing is transposed, on the host or on the device.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental.layout import Format, Layout
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from migrate import arrays, storage
+from migrate.box import Box
+from migrate.compiler import executable
+from migrate.compiler.mesh import build_mesh
+from migrate.compiler.topology import cpu_devices
+from migrate.errors import EnvironmentMismatchError, VerificationError
+from migrate.export import Export, open_export
+from migrate.manifest import EXECUTABLE_FILE, ArrayRecord
+from migrate.signature import ParameterSpec, Signature
+
+
+@dataclass(frozen=True)
+class LoadedProgram:
+    """A program of an export, ready to run. Unpacks as ``call, params = migrate.load(uri)``."""
+
+    params: Any
+    """Pytree of ``jax.Array`` in the executable's shardings and layouts: the argument that the checkpoint fills."""
+    compiled: jax.stages.Compiled
+    """The executable itself; it takes arguments in exactly its own formats."""
+    signature: Signature
+    export: Export
+    _formats: tuple[Any, ...]
+    _weights: int
+
+    def call(self, *arguments: Any) -> Any:
+        """Run the program on all its arguments, in the order of the model's function.
+
+        Arguments other than the parameters may be NumPy arrays, or lie elsewhere or in another layout: they are put
+        where the executable wants them. Donated arguments are consumed, as in ``jax.jit``.
+        """
+        placed = [
+            argument if index == self._weights else jax.device_put(argument, format_)
+            for index, (argument, format_) in enumerate(zip(arguments, self._formats, strict=True))
+        ]
+        return self.compiled(*placed)
+
+    __call__ = call
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.call, self.params))
+
+
+def load(uri: str, program: str | None = None, *, devices: Sequence[jax.Device] | None = None) -> LoadedProgram:
+    """Load a committed export: ``uri`` is its directory, or an output root, whose LATEST is followed.
+
+    ``program`` names one of several programs. ``devices`` (default: ``jax.devices()``) must be those the export was
+    compiled for. At any time the host holds the bytes of about two arrays besides the parameters themselves.
+
+    The executable is a pickle; its digest is compared with the committed manifest first, so trust in the output
+    directory is trust in what runs (docs/export-format.md).
+
+    Raises :class:`migrate.errors.NotAnExportError`, :class:`VerificationError` if a file is not the committed one, and
+    :class:`EnvironmentMismatchError` before anything is read if this process cannot run the export.
+    """
+    export = open_export(uri)
+    record = export.program(program)
+    signature = export.signature(record.name)
+    chosen = check_environment(signature, devices)
+    compiled = executable.load(export.read_file(record, EXECUTABLE_FILE), chosen)
+    mesh = build_mesh(chosen, dict(signature.fingerprint.mesh))
+    weights = _read_weights(export, signature, mesh)
+    numbers = jax.tree.unflatten(compiled.in_tree, range(len(signature.parameters)))[0]
+    position = next(i for i, tree in enumerate(numbers) if set(jax.tree.leaves(tree)) & set(weights))
+    return LoadedProgram(
+        params=jax.tree.map(weights.__getitem__, numbers[position]),
+        compiled=compiled,
+        signature=signature,
+        export=export,
+        _formats=tuple(compiled.input_formats[0]),
+        _weights=position,
+    )
+
+
+def check_environment(signature: Signature, devices: Sequence[jax.Device] | None = None) -> Sequence[jax.Device]:
+    """The devices that the signature's program can run on. Raises :class:`EnvironmentMismatchError` if it cannot."""
+    fingerprint = signature.fingerprint
+    platform = "cpu" if cpu_devices(fingerprint.topology) else "tpu"
+    found = jax.devices() if devices is None else devices
+    wanted = signature.device_count
+    # a CPU process may have been given more devices than the program wants; a slice is used as a whole
+    enough = len(found) >= wanted if platform == "cpu" else len(found) == wanted
+    if found[0].platform != platform or not enough:
+        raise EnvironmentMismatchError(
+            "this process does not have the devices that the export was compiled for",
+            where=f"topology {fingerprint.topology}",
+            expected=f"{wanted} {platform} devices",
+            found=f"{len(found)} {found[0].platform} devices ({found[0].device_kind})",
+            remedy=f"set XLA_FLAGS=--xla_force_host_platform_device_count={wanted} before jax starts"
+            if platform == "cpu"
+            else "run on that slice, or re-export for this one",
+        )
+    versions = {"jax": fingerprint.jax, "jaxlib": fingerprint.jaxlib}
+    if platform == "tpu":
+        versions["libtpu"] = fingerprint.libtpu
+    here = {name: importlib.metadata.version(name) for name in versions}
+    if here != versions:
+        raise EnvironmentMismatchError(
+            "this process has other versions than the export was compiled with",
+            where=f"topology {fingerprint.topology}",
+            expected=", ".join(f"{name} {version}" for name, version in versions.items()),
+            found=", ".join(f"{name} {version}" for name, version in here.items()),
+            remedy="install those versions, or run the job again with these",
+        )
+    return found[:wanted]
+
+
+def _read_weights(export: Export, signature: Signature, mesh: Mesh) -> dict[int, jax.Array]:
+    """HLO parameter number -> array, for every parameter that the export holds."""
+    records = {record.path: record for record in export.parameter_set().arrays}
+    database = arrays.root_database(export.parameters_uri)
+    loaded: dict[int, jax.Array] = {}
+    pending: _Pending | None = None
+    # one array is read while the one before it goes to its devices
+    for parameter in signature.weights:
+        if parameter.path not in records:
+            raise VerificationError(f"the export holds no array for parameter {parameter.name}", where=export.uri)
+        following = _Pending(records[parameter.path], parameter, mesh, database)
+        if pending is not None:
+            loaded[pending.parameter.number] = pending.array()
+        pending = following
+    if pending is not None:
+        loaded[pending.parameter.number] = pending.array()
+    return loaded
+
+
+class _Pending:
+    """An array whose shards are being read."""
+
+    def __init__(self, record: ArrayRecord, parameter: ParameterSpec, mesh: Mesh, database: dict[str, Any]) -> None:
+        self.parameter = parameter
+        self._record = record
+        self._order = parameter.major_to_minor
+        self._sharding = NamedSharding(
+            mesh,
+            PartitionSpec(*(axes or None for axes in parameter.partition)),
+            memory_kind=None if parameter.memory_kind == "device" else parameter.memory_kind,
+        )
+        store = arrays.open_array(record.stored, database)
+        self._boxes = {
+            device: _box(index, parameter.shape)
+            for device, index in self._sharding.addressable_devices_indices_map(parameter.shape).items()
+        }
+        # replicas share one read
+        self._reads = {
+            box: store[box.slices].transpose(self._order).read() for box in dict.fromkeys(self._boxes.values())
+        }
+
+    def array(self) -> jax.Array:
+        """The parameter in the executable's format."""
+        order, parameter = self._order, self.parameter
+        try:
+            shards = {box: future.result() for box, future in self._reads.items()}
+        except (ValueError, OSError) as error:
+            raise storage.storage_error(
+                f"array {parameter.name} cannot be read", self._record.stored.storage_name, error
+            ) from error
+        self._reads.clear()
+        physical_sharding = NamedSharding(
+            self._sharding.mesh,
+            PartitionSpec(*(parameter.partition[dimension] or None for dimension in order)),
+            memory_kind=self._sharding.memory_kind,
+        )
+        on_devices = jax.device_put([shards[box] for box in self._boxes.values()], list(self._boxes))
+        physical = jax.make_array_from_single_device_arrays(
+            tuple(parameter.shape[dimension] for dimension in order), physical_sharding, on_devices
+        )
+        layout = Layout(order, parameter.tiles or None, parameter.element_bits)
+        if order == tuple(range(len(order))) and physical.format.layout == layout:
+            return physical
+        return _logical(order, Format(layout, self._sharding))(physical)
+
+
+@functools.lru_cache(maxsize=1024)
+def _logical(order: tuple[int, ...], format_: Format) -> Any:
+    """Undo the permutation ``order``; into a layout of that order it moves no byte within a shard."""
+    inverse = tuple(int(dimension) for dimension in np.argsort(order))
+    return jax.jit(lambda physical: physical.transpose(inverse), out_shardings=format_)
+
+
+def _box(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:
+    bounds = [part.indices(extent) for part, extent in zip(index, shape, strict=True)]
+    return Box(tuple(start for start, _, _ in bounds), tuple(stop for _, stop, _ in bounds))
