@@ -137,14 +137,23 @@ def read_range(uri: str, key: str, start: int, stop: int) -> bytes:
             with (local_path(uri) / key).open("rb") as file:
                 file.seek(start)
                 return file.read(stop - start)
-        return bytes(open_kvstore(uri).read(key, byte_range=slice(start, stop)).result().value)
+        return _read_remote_range(uri, key, start, stop)
     except FileNotFoundError:
         return b""
     except (ValueError, OSError) as error:
-        # TensorStore refuses a range beyond the end instead of shortening it.
-        if "OUT_OF_RANGE" in str(error):
-            return b""
         raise storage_error(f"{key} cannot be read", uri, error) from error
+
+
+def _read_remote_range(uri: str, key: str, start: int, stop: int) -> bytes:
+    store = open_kvstore(uri)
+    # TensorStore refuses a range that leaves the value instead of shortening it.
+    for byte_range in (slice(start, stop), slice(start, None)):
+        try:
+            return bytes(store.read(key, byte_range=byte_range).result().value)
+        except ValueError as error:
+            if "OUT_OF_RANGE" not in str(error):
+                raise
+    return b""
 
 
 def _check_bytes(uri: str, key: str, found_bytes: int, max_bytes: int) -> None:

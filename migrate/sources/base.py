@@ -110,6 +110,33 @@ class SourceCheckpoint:
     details: dict[str, str] = field(default_factory=dict)
     """Further facts worth showing to a person, in display order."""
 
+    def to_json(self) -> dict[str, object]:
+        """A JSON object for ``reexport inspect --json``; byte counts are logical."""
+        return {
+            "uri": self.uri,
+            "format": self.format,
+            "version": self.version,
+            "step": self.step,
+            "item": self.item,
+            "identity": self.identity,
+            "details": dict(self.details),
+            "leaves": [
+                {
+                    "path": list(leaf.path),
+                    "kind": leaf.kind,
+                    "shape": list(leaf.shape),
+                    "dtype": leaf.dtype.name,
+                    "chunk_shape": list(leaf.chunk_shape),
+                    "bytes": leaf.nbytes,
+                    "stored": leaf.reader.to_json(),
+                }
+                for leaf in self.leaves
+            ],
+            "placeholders": [
+                {"path": list(place.path), "kind": place.kind, "value": place.value} for place in self.placeholders
+            ],
+        }
+
     def leaf(self, name: str) -> Leaf:
         """The leaf whose path joined with ``/`` is ``name``; raises KeyError."""
         for leaf in self.leaves:

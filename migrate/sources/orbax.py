@@ -24,6 +24,7 @@ from migrate.sources.zarr_documents import DOCUMENTS, Driver, Fetched
 
 _STRINGS = "_strings.json"
 _DATABASE = "manifest.ocdbt"
+_PROCESS = "ocdbt.process_"
 _KEY_METADATA = "array_metadatas"
 # Written beside a tree file, never without one.
 _SIDE_FILES = frozenset({"_sharding", _STRINGS})
@@ -55,7 +56,7 @@ class OrbaxFormat:
 def is_item(place: Place) -> bool:
     """Whether ``place`` holds a tree of arrays, whole or damaged."""
     files = place.files
-    if METADATA in files or files & _SIDE_FILES or any(name.startswith("ocdbt.process_") for name in place.folders):
+    if METADATA in files or files & _SIDE_FILES or _KEY_METADATA in place.folders or _has_processes(place):
         return True
     if CHECKPOINT not in files:
         return False
@@ -64,6 +65,10 @@ def is_item(place: Place) -> bool:
         return True
     # Other software calls a text file `checkpoint` too; arrays beside it tell a damaged one of ours.
     return _DATABASE in files or any(DOCUMENTS["zarr"] in place.child(name).files for name in sorted(place.folders)[:3])
+
+
+def _has_processes(place: Place) -> bool:
+    return any(name.startswith(_PROCESS) for name in place.folders)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,7 @@ def _open_item(chosen: Chosen, missing_chunks: MissingChunks) -> SourceCheckpoin
 def _leaf(stored: Stored, array: _Array, missing_chunks: MissingChunks) -> Leaf:
     name = "/".join(stored.path)
     key = f"{array.path}/{DOCUMENTS[array.document.driver]}"
-    where = f"{name}: {key} in {zarr_documents.kvstore_uri(array.kvstore)}"
+    where = f"{name}: {zarr_documents.kvstore_uri(array.kvstore)}{key}"
     document = zarr_documents.parse(array.document, where)
     return Leaf(
         path=stored.path,
@@ -174,6 +179,13 @@ def _find_arrays(place: Place, tree: Tree, strings: dict[str, str]) -> dict[str,
     """Where each stored leaf's array lies, by name."""
     names = [leaf.name for leaf in tree.stored if leaf.name not in strings]
     drivers: tuple[Driver, ...] = ("zarr3", "zarr") if tree.metadata.get("use_zarr3") else ("zarr", "zarr3")
+    if _DATABASE not in place.files and (_has_processes(place) or tree.metadata.get("use_ocdbt")):
+        raise CorruptCheckpointError(
+            f"{_DATABASE} is missing",
+            where=storage.join(place.uri, _DATABASE),
+            expected="the manifest that joins the arrays of all writer processes",
+            remedy="restore the file from a copy of the checkpoint",
+        )
     found: dict[str, _Array] = {}
     for ocdbt in (True, False) if _DATABASE in place.files else (False,):
         _find_in(zarr_documents.kvstore_spec(place.uri, ocdbt=ocdbt), names, drivers, found)
@@ -184,7 +196,7 @@ def _find_arrays(place: Place, tree: Tree, strings: dict[str, str]) -> dict[str,
             below = {name: name.removeprefix(f"{folder}/") for name in names if name.startswith(f"{folder}/")}
             _find_in(kvstore, list(below), drivers, found, below)
     for leaf in tree.stored:
-        if leaf.name in names and leaf.name not in found:
+        if leaf.name not in found and leaf.name not in strings:
             raise _array_missing(place, leaf, drivers)
     return found
 
@@ -214,15 +226,12 @@ def _array_missing(
             expected="an array, number, string or empty container",
             remedy="leave it out of the saved tree, or save it as an item of its own",
         )
-    if CHECKPOINT not in place.files and leaf.value_type is not None:
-        found = f"neither an array nor a file {CHECKPOINT}"
-    else:
-        found = "no array of this name"
+    expected = [CHECKPOINT] if leaf.in_checkpoint else [f"{leaf.name}/{DOCUMENTS[driver]}" for driver in drivers]
     return CorruptCheckpointError(
         f"the array {leaf.name} is missing",
         where=where,
-        expected=" or ".join(f"{leaf.name}/{DOCUMENTS[driver]}" for driver in drivers),
-        found=found,
+        expected=" or ".join(expected),
+        found="no such file",
         remedy="restore it from a copy of the checkpoint, or use another step",
     )
 
@@ -298,7 +307,7 @@ def _version(place: Place, step_place: Place, tree: Tree) -> str:
 
 def _details(place: Place, tree: Tree, chosen: Chosen) -> dict[str, str]:
     details = {"tree": " and ".join(tree.files)}
-    processes = sum(name.startswith("ocdbt.process_") for name in place.folders)
+    processes = sum(name.startswith(_PROCESS) for name in place.folders)
     if processes:
         details["writer processes"] = str(processes)
     if tree.inline:

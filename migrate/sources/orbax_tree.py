@@ -45,6 +45,8 @@ class Stored:
     """Name of the value on storage."""
     value_type: str | None = None
     """Orbax's name of the type, e.g. ``jax.Array``, ``scalar``, ``string``; None where not recorded."""
+    in_checkpoint: bool = False
+    """Whether the value is said to lie in the ``checkpoint`` file after all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,8 @@ def _from_metadata(place: Place) -> Tree:
             if value_type in _EMPTY:
                 placeholders.append(Placeholder(path, _EMPTY[value_type]))
             else:
-                stored.append(Stored(path, levels, ".".join(path), value_type))
+                skipped = bool(entry["value_metadata"].get("skip_deserialize"))
+                stored.append(Stored(path, levels, ".".join(path), value_type, skipped))
     except (KeyError, TypeError, AttributeError) as error:
         raise CorruptCheckpointError(
             f"{METADATA} is not an Orbax tree",

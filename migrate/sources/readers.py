@@ -13,7 +13,7 @@ import numpy as np
 from migrate import storage
 from migrate.box import Box
 from migrate.errors import CorruptCheckpointError, SourceError, StorageError
-from migrate.sources import zarr_documents
+from migrate.sources import ocdbt, zarr_documents
 from migrate.sources.base import MissingChunks
 from migrate.sources.zarr_documents import Driver
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import tensorstore as ts
 
 _OPEN_ARRAYS = 512
-_SHOWN_CHUNKS = 5
+_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +59,37 @@ class TensorStoreReader:
         spec: dict[str, Any] = json.loads(self.spec_json)
         where = f"{self.name} {box} in {_address(spec)}"
         failure = zarr_documents.read_error(error, f"array {self.name} cannot be read", where)
-        if isinstance(failure, StorageError) or "is missing" not in str(error):
+        if isinstance(failure, StorageError):
             return failure
         try:
-            absent, total = absent_chunks(spec)
-        except (SourceError, StorageError, ValueError, OSError):
+            reason = self._lost_files(spec, where) or self._absent_chunks(spec, where, error)
+        except (SourceError, StorageError, ValueError, OSError, LookupError):
             return failure
-        shown = ", ".join(absent[:_SHOWN_CHUNKS]) + (", ..." if len(absent) > _SHOWN_CHUNKS else "")
+        return reason or failure
+
+    def _lost_files(self, spec: dict[str, Any], where: str) -> CorruptCheckpointError | None:
+        kvstore = spec["kvstore"]
+        if kvstore["driver"] != "ocdbt":
+            return None
+        lost = ocdbt.lost_files(kvstore["base"], zarr_documents.kvstore_uri(kvstore))
+        if not lost:
+            return None
+        return CorruptCheckpointError(
+            f"array {self.name} cannot be read: data files of its database are missing",
+            where=where,
+            found=f"{len(lost):,} missing: {_shortened(lost)}",
+            remedy="the checkpoint was copied or deleted in part: restore these files from a copy, or use another step",
+        )
+
+    def _absent_chunks(self, spec: dict[str, Any], where: str, error: BaseException) -> CorruptCheckpointError | None:
+        if "is missing" not in str(error):
+            return None
+        absent, total = absent_chunks(spec)
         return CorruptCheckpointError(
             f"array {self.name} has absent chunks",
             where=where,
             expected=f"{total:,} chunks",
-            found=f"{len(absent):,} absent: {shown}" if absent else failure.found,
+            found=f"{len(absent):,} absent: {_shortened(absent)}" if absent else "parts of chunks are absent",
             remedy="if the writer leaves out chunks that hold only the fill value (Orbax 0.4.8 to 0.6.4 with Zarr v3 "
             "and jax.experimental.array_serialization do), `missing_chunks: zeros` accepts them; otherwise data is "
             "lost: restore it from a copy, or use another step",
@@ -113,10 +132,16 @@ def _open(spec_json: str) -> ts.TensorStore:
     import tensorstore as ts
 
     spec = json.loads(spec_json)
-    return ts.open(spec, open=True, read=True, context=storage.context()).result()
+    # Without a cache every chunk of an OCDBT database is found by reading the same nodes of its tree again.
+    context = storage.context(zarr_documents.CACHE_BYTES)
+    return ts.open(spec, open=True, read=True, context=context).result()
 
 
 def _address(spec: dict[str, Any]) -> str:
     kvstore = spec["kvstore"]
     root = zarr_documents.kvstore_uri(kvstore)
     return f"{root} (key {kvstore['path']})" if kvstore["driver"] == "ocdbt" else root
+
+
+def _shortened(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")

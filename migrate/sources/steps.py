@@ -97,8 +97,10 @@ def resolve(place: Place, step: int | None, item: str | None, is_item: Callable[
         return Chosen(place, place, step_number(place.name))
     steps = step_names(place, is_item)
     if not steps:
-        if not any(TEMPORARY in name for name in place.folders):
-            _require(place, step, step_number(place.name))
+        unfinished = sorted(name for name in place.folders if TEMPORARY in name)
+        if any(step_number(name.split(TEMPORARY)[0]) is not None for name in unfinished):
+            raise uncommitted(place, "no step is finished", unfinished)
+        _require(place, step, step_number(place.name))
         return _choose_item(place, step_number(place.name), item, is_item, {})
     notes = {"steps": _listed({name: step_number(name) for name in steps})} if len(steps) > 1 else {}
     chosen = place.child(choose_step(place, steps, step))

@@ -29,8 +29,8 @@ DOCUMENTS: dict[Driver, str] = {"zarr": ".zarray", "zarr3": "zarr.json"}
 MAX_DOCUMENT_BYTES = 16 << 20
 """Upper bound, in bytes, of one metadata document."""
 
-METADATA_CACHE_BYTES = 64 << 20
-"""Cache that holds the nodes of OCDBT databases while documents are fetched."""
+CACHE_BYTES = 64 << 20
+"""Cache of a process, in bytes, for the nodes of OCDBT databases and the chunks read last."""
 
 _IN_FLIGHT = 1024
 
@@ -87,7 +87,7 @@ def fetch(kvstore: dict[str, Any], paths: Sequence[str], drivers: Sequence[Drive
     """
     import tensorstore as ts
 
-    store = ts.KvStore.open(kvstore, context=storage.context(METADATA_CACHE_BYTES)).result()
+    store = ts.KvStore.open(kvstore, context=storage.context(CACHE_BYTES)).result()
     found: dict[str, Fetched] = {}
     # Earlier drivers win: an array that was converted in place is read in the format the caller prefers.
     wanted = ((driver, path) for driver in drivers for path in paths)
