@@ -7,6 +7,7 @@ anything visible. Until COMMIT.json exists, no reader sees any of it.
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -46,6 +47,9 @@ class CommitRequest:
     """Their files lie in place already."""
     tools: dict[str, str]
     timings: dict[str, float]
+    """Seconds of each stage before the rewrite."""
+    rewrite_began: float
+    """Unix time in seconds."""
 
     @property
     def paths(self) -> Paths:
@@ -88,7 +92,7 @@ def commit(request: CommitRequest, destination: Destination) -> Export:
         dropped=plan.dropped,
         tools=request.tools,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        timings=request.timings,
+        timings={**request.timings, "rewrite": time.time() - request.rewrite_began},
         bytes_written=written,
     )
     uri = request.paths.export(request.export_id)

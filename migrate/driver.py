@@ -6,6 +6,7 @@ The rewrite pipeline is found by its entry point, ``reexport.pipelines``: this p
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import shutil
 import tempfile
 import threading
@@ -287,6 +288,7 @@ def _rewrite(paths: Paths, prepared: Prepared, reporter: Reporter) -> tuple[int,
             programs=programs,
             tools=_tool_versions(),
             timings=prepared.timings,
+            rewrite_began=time.time(),
         )
         reporter.started(len(items), nbytes, len(receipts))
         rewrite.allow(destination)
@@ -395,9 +397,23 @@ def _execute(work: Work, job: Job, lease: Lease, reporter: Reporter) -> None:
         ) from error
 
 
+@contextmanager
+def _quiet_logging() -> Iterator[None]:
+    """Importing Beam warns, on the root logger, of Google Cloud clients that a run without them never needs."""
+    root, handler = logging.getLogger(), logging.NullHandler()
+    root.addHandler(handler)  # else logging would configure itself for the whole process
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        root.removeHandler(handler)
+
+
 def _pipeline(name: str) -> Callable[..., None]:
     for entry_point in importlib.metadata.entry_points(group=_PIPELINES, name=name):
-        function: Callable[..., None] = entry_point.load()
+        with _quiet_logging():
+            function: Callable[..., None] = entry_point.load()
         return function
     raise ReexportError(
         f"the pipeline {name!r} is not installed",

@@ -206,6 +206,10 @@ class Checked:
     files: int
     """Program files."""
 
+    def to_json(self) -> dict[str, object]:
+        """A JSON object for ``reexport verify --json``."""
+        return {"arrays": self.arrays, "chunks": self.chunks, "bytes": self.nbytes, "files": self.files}
+
 
 def verify_export(
     export: Export, *, workers: int = 2, on_array: Callable[[ArrayRecord], None] | None = None

@@ -151,12 +151,12 @@ class _Pending:
         self._order = parameter.major_to_minor
         self._sharding = NamedSharding(
             mesh,
-            PartitionSpec(*(axes or None for axes in parameter.partition)),
+            _partition_spec(parameter.partition),
             memory_kind=None if parameter.memory_kind == "device" else parameter.memory_kind,
         )
         store = arrays.open_array(record.stored, database)
         self._boxes = {
-            device: _box(index, parameter.shape)
+            device: _box(index or (), parameter.shape)
             for device, index in self._sharding.addressable_devices_indices_map(parameter.shape).items()
         }
         # replicas share one read
@@ -176,7 +176,7 @@ class _Pending:
         self._reads.clear()
         physical_sharding = NamedSharding(
             self._sharding.mesh,
-            PartitionSpec(*(parameter.partition[dimension] or None for dimension in order)),
+            _partition_spec([parameter.partition[dimension] for dimension in order]),
             memory_kind=self._sharding.memory_kind,
         )
         on_devices = jax.device_put([shards[box] for box in self._boxes.values()], list(self._boxes))
@@ -186,7 +186,8 @@ class _Pending:
         layout = Layout(order, parameter.tiles or None, parameter.element_bits)
         if order == tuple(range(len(order))) and physical.format.layout == layout:
             return physical
-        return _logical(order, Format(layout, self._sharding))(physical)
+        logical: jax.Array = _logical(order, Format(layout, self._sharding))(physical)
+        return logical
 
 
 @functools.lru_cache(maxsize=1024)
@@ -194,6 +195,11 @@ def _logical(order: tuple[int, ...], format_: Format) -> Any:
     """Undo the permutation ``order``; into a layout of that order it moves no byte within a shard."""
     inverse = tuple(int(dimension) for dimension in np.argsort(order))
     return jax.jit(lambda physical: physical.transpose(inverse), out_shardings=format_)
+
+
+def _partition_spec(partition: Sequence[tuple[str, ...]]) -> PartitionSpec:
+    spec: PartitionSpec = PartitionSpec(*(axes or None for axes in partition))  # type: ignore[no-untyped-call]  # jax
+    return spec
 
 
 def _box(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:

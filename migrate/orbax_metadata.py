@@ -49,7 +49,7 @@ def tree_metadata(arrays: Sequence[ArrayRecord]) -> bytes:
 
 def checkpoint_metadata() -> bytes:
     """The ``_CHECKPOINT_METADATA`` document: which Orbax handler reads the directory."""
-    document = {
+    document: dict[str, object] = {
         "item_handlers": "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler",
         "metrics": {},
         "performance_metrics": {},

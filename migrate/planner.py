@@ -45,6 +45,11 @@ class TargetArray:
         """Tree path joined with ``/``, for people."""
         return "/".join(self.path)
 
+    @property
+    def source_grid(self) -> Grid:
+        """The chunks in which the source is read."""
+        return Grid(self.stored.shape, self.source_chunk_shape)
+
     def storage_identity(self) -> list[object]:
         """What decides the stored bytes, given the source's identity; plain data."""
         return [

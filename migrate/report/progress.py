@@ -1,0 +1,91 @@
+"""A job as it runs: a live bar on a terminal, plain lines elsewhere. Everything goes to standard error."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from migrate.report import terminal
+from migrate.report.text import format_bytes, format_seconds, plural
+
+if TYPE_CHECKING:
+    from migrate.driver import Prepared
+
+_LINE_SECONDS = 2.0
+"""Time between two plain lines."""
+_PLAN_ROWS = 40
+
+
+class ConsoleReporter:
+    """Draws a run on the consoles of a command; implements :class:`migrate.driver.Reporter`."""
+
+    def __init__(self, out: Console | None, err: Console) -> None:
+        """``out`` receives the plan (None: it is not shown), ``err`` the progress."""
+        self._out = out
+        self._err = err
+        self._bar: Progress | None = None
+        self._items = 0
+        self._nbytes = 0
+        self._began = 0.0
+        self._last_line = 0.0
+
+    def stage(self, text: str) -> None:
+        """Announce a stage."""
+        self._err.print(text, style="dim", markup=False)
+
+    def planned(self, prepared: Prepared) -> None:
+        """Show the plan, before anything is written."""
+        if self._out is not None:
+            self._out.print()
+            terminal.show_plan(self._out, prepared, limit=_PLAN_ROWS)
+            self._out.print()
+
+    def started(self, items: int, nbytes: int, reused_items: int) -> None:
+        """Begin the bar, or say in a line what will be done."""
+        self._items, self._nbytes, self._began = items, nbytes, time.monotonic()
+        if reused_items:
+            self._err.print(f"resuming: {plural(reused_items, 'item')} of an earlier run already verified", style="dim")
+        if self._err.is_terminal:
+            self._bar = Progress(
+                TextColumn("rewriting"),
+                BarColumn(),
+                DownloadColumn(binary_units=True),
+                TextColumn("{task.fields[items]}/{task.fields[all_items]} items"),
+                TransferSpeedColumn(),
+                TimeRemainingColumn(),
+                console=self._err,
+                transient=True,
+            )
+            self._bar.add_task("", total=nbytes, items=0, all_items=items)
+            self._bar.start()
+        else:
+            self._err.print(f"rewriting {plural(items, 'item')}, {format_bytes(nbytes)}")
+
+    def progress(self, items: int, nbytes: int) -> None:
+        """Move the bar, or print a line every other second."""
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=nbytes, items=items)
+        elif items and time.monotonic() - self._last_line > _LINE_SECONDS:
+            self._last_line = time.monotonic()
+            seconds = time.monotonic() - self._began
+            left = seconds / nbytes * (self._nbytes - nbytes) if nbytes else 0.0
+            self._err.print(
+                f"rewriting {items}/{self._items} items, {format_bytes(nbytes)} of {format_bytes(self._nbytes)}, "
+                f"{format_bytes(nbytes / seconds)}/s, {format_seconds(left)} left"
+            )
+
+    def finished(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

@@ -1,0 +1,238 @@
+"""Tables for a terminal: plans, checkpoints, exports, signatures."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from migrate.report.text import format_bytes, format_grid, format_seconds, format_shape, plural
+
+if TYPE_CHECKING:
+    from migrate.compiler import CompileResult
+    from migrate.driver import Prepared, Result
+    from migrate.export import Checked, Export
+    from migrate.signature import Signature
+    from migrate.sources import SourceCheckpoint
+
+_PIPED_WIDTH = 160
+"""Columns of output that goes into a file or a pipe, where nothing tells a width."""
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console for standard output or error: colours only on a terminal, and never under NO_COLOR."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, width=None if stream.isatty() else _PIPED_WIDTH, highlight=False, soft_wrap=False)
+
+
+def _table(columns: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]]) -> Table:
+    """A table of (heading, is a number) columns; every cell is literal text."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for heading, number in columns:
+        table.add_column(heading, justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _facts(out: Console, facts: Sequence[tuple[str, str]]) -> None:
+    width = max(len(label) for label, _ in facts) + 2
+    for label, text in facts:
+        out.print(Text(f"{label:{width}}", style="bold") + Text(text))
+
+
+def show_plan(out: Console, prepared: Prepared, *, limit: int | None = None) -> None:
+    """The plan of a job, an array a line; at most ``limit`` arrays."""
+    plan, signature, source = prepared.plan, prepared.signature, prepared.checkpoint
+    fingerprint = signature.fingerprint
+    mesh = " x ".join(f"{name} {extent}" for name, extent in fingerprint.mesh)
+    compiler = f"libtpu {fingerprint.libtpu}" if fingerprint.libtpu else "XLA:CPU"
+    _facts(
+        out,
+        [
+            ("source", f"{source.uri} ({source.format}, {source.version})"),
+            ("target", f"{fingerprint.topology}, mesh {mesh}, {fingerprint.layout_policy} layouts"),
+            ("compiler", f"jax {fingerprint.jax}, {compiler}, {format_seconds(prepared.compiled.seconds)}"),
+            ("output", f"{prepared.job.output} (export {prepared.export_id})"),
+        ],
+    )
+    out.print()
+    columns = [
+        ("parameter", False),
+        ("dtype", False),
+        ("shape", False),
+        ("source chunks", False),
+        ("target chunks", False),
+        ("order", False),
+        ("bytes", True),
+        ("per device", True),
+    ]
+    shown = plan.arrays if limit is None else plan.arrays[:limit]
+    rows = [
+        (
+            array.name if array.name == array.source_name else f"{array.name} <- {array.source_name}",
+            array.stored.dtype,
+            format_shape(array.stored.shape),
+            format_grid(array.source_grid),
+            format_grid(array.stored.grid),
+            format_shape(array.stored.major_to_minor) if array.stored.shape else "",
+            format_bytes(array.stored.nbytes),
+            format_bytes(array.device_bytes),
+        )
+        for array in shown
+    ]
+    out.print(_table(columns, rows))
+    if len(shown) < len(plan.arrays):
+        out.print(f"... and {len(plan.arrays) - len(shown)} more; `reexport plan` lists them all")
+    out.print()
+    out.print(
+        f"{plural(len(plan.arrays), 'array')}, {format_bytes(plan.nbytes)} in {plural(len(plan.items), 'item')}; "
+        f"{format_bytes(plan.device_bytes)} on each device with tile padding"
+    )
+    if plan.dropped:
+        out.print("not rewritten: " + _reasons(plan.dropped))
+
+
+def _reasons(dropped: Sequence[tuple[str, str]]) -> str:
+    counts: dict[str, int] = {}
+    for _, reason in dropped:
+        counts[reason] = counts.get(reason, 0) + 1
+    return "; ".join(f"{count} leaves {reason}" for reason, count in counts.items())
+
+
+def show_result(out: Console, result: Result) -> None:
+    """The last words of a run."""
+    manifest = result.export.manifest
+    if result.already_committed:
+        out.print(f"Already committed as export {manifest.export}: nothing was written.")
+    else:
+        out.print(f"Committed export {manifest.export}: {format_bytes(result.bytes_written)} written and verified.")
+    out.print()
+    seconds = ", ".join(f"{stage} {format_seconds(seconds)}" for stage, seconds in manifest.timings.items())
+    _facts(
+        out,
+        [
+            ("export", result.export.uri),
+            ("parameters", f"{result.export.parameters_uri} (an Orbax checkpoint)"),
+            ("time", f"{format_seconds(result.seconds)}" + ("" if result.already_committed else f" ({seconds})")),
+        ],
+    )
+
+
+def show_checkpoint(out: Console, checkpoint: SourceCheckpoint) -> None:
+    """A source checkpoint, a leaf a line."""
+    leaves = checkpoint.leaves
+    facts = [("path", checkpoint.uri), ("format", checkpoint.format), ("written by", checkpoint.version)]
+    if checkpoint.step is not None:
+        facts.append(("step", str(checkpoint.step)))
+    if checkpoint.item is not None:
+        facts.append(("item", checkpoint.item))
+    facts += list(checkpoint.details.items())
+    facts.append(("identity", checkpoint.identity[:16]))
+    _facts(out, facts)
+    out.print()
+    columns = [("leaf", False), ("dtype", False), ("shape", False), ("chunks", False), ("bytes", True)]
+    rows = [
+        (leaf.name, leaf.dtype.name, format_shape(leaf.shape), format_grid(leaf.grid), format_bytes(leaf.nbytes))
+        for leaf in leaves
+    ]
+    rows += [("/".join(place.path), place.kind, "", "", "") for place in checkpoint.placeholders]
+    out.print(_table(columns, rows))
+    out.print()
+    out.print(f"{len(leaves):,} arrays, {format_bytes(sum(leaf.nbytes for leaf in leaves))}")
+
+
+def show_export(out: Console, export: Export) -> None:
+    """A committed export, an array a line."""
+    manifest, arrays = export.manifest, export.parameter_set().arrays
+    source = manifest.source
+    facts = [
+        ("export", f"{export.uri} (committed {manifest.created})"),
+        ("parameters", f"{export.parameters_uri} (an Orbax checkpoint)"),
+        ("source", f"{source.uri} ({source.format}, {source.version})"),
+    ]
+    for program in manifest.programs:
+        fingerprint = program.fingerprint
+        mesh = " x ".join(f"{name} {extent}" for name, extent in fingerprint.mesh)
+        compiler = f"libtpu {fingerprint.libtpu}" if fingerprint.libtpu else "XLA:CPU"
+        target = f"{fingerprint.topology}, mesh {mesh}, jax {fingerprint.jax}, {compiler}"
+        facts.append(("program", f"{program.name}: {program.entry} for {target}"))
+        if fingerprint.flags:
+            facts.append(("flags", ", ".join(f"{name}={value}" for name, value in fingerprint.flags)))
+    _facts(out, facts)
+    out.print()
+    columns = [
+        ("parameter", False),
+        ("dtype", False),
+        ("shape", False),
+        ("chunks", False),
+        ("order", False),
+        ("bytes", True),
+        ("digest", False),
+    ]
+    rows = [
+        (
+            array.name,
+            array.stored.dtype,
+            format_shape(array.stored.shape),
+            format_grid(array.stored.grid),
+            format_shape(array.stored.major_to_minor) if array.stored.shape else "",
+            format_bytes(array.stored.nbytes),
+            array.digest[:12],
+        )
+        for array in arrays
+    ]
+    out.print(_table(columns, rows))
+    out.print()
+    out.print(f"{len(arrays):,} arrays, {format_bytes(sum(array.stored.nbytes for array in arrays))}")
+
+
+def show_signature(out: Console, signature: Signature) -> None:
+    """What an executable expects, a parameter a line."""
+    columns = [
+        ("number", True),
+        ("argument", False),
+        ("path", False),
+        ("shape of a shard, in XLA's terms", False),
+        ("sharding", False),
+        ("per device", True),
+    ]
+    rows = [
+        (
+            str(p.number),
+            p.argument,
+            p.name,
+            str(p.shard),
+            ",".join("+".join(axes) or "-" for axes in p.partition),
+            format_bytes(p.device_bytes),
+        )
+        for p in signature.parameters
+    ]
+    out.print(_table(columns, rows))
+
+
+def show_compiled(out: Console, compiled: CompileResult) -> None:
+    """A compile: the signature, and the compiler's account of device memory."""
+    show_signature(out, compiled.signature)
+    memory = compiled.signature.memory
+    out.print()
+    out.print(
+        f"on each device: arguments {format_bytes(memory.argument_bytes)}, "
+        f"results {format_bytes(memory.output_bytes)}, "
+        f"temporary {format_bytes(memory.temporary_bytes)}, code {format_bytes(memory.code_bytes)}"
+    )
+    fingerprint = compiled.signature.fingerprint
+    out.print(f"compiled in {format_seconds(compiled.seconds)}; fingerprint {fingerprint.digest[:16]}")
+
+
+def show_checked(out: Console, export: Export, checked: Checked) -> None:
+    """The outcome of a full check that found nothing."""
+    out.print(
+        f"Export {export.manifest.export} is intact: {plural(checked.arrays, 'array')} in "
+        f"{plural(checked.chunks, 'chunk')}, {format_bytes(checked.nbytes)}, "
+        f"and {plural(checked.files, 'program file')} match the committed digests."
+    )
