@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -9,6 +10,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import ErrorDetails
 
 from migrate import storage
 from migrate.errors import ConfigError
@@ -173,19 +175,27 @@ def _check_mapping(job: Job, where: str) -> None:
 
 
 def _config_error(error: pydantic.ValidationError, where: str) -> ConfigError:
-    problems = []
-    for problem in error.errors(include_url=False):
-        key = ".".join(str(part) for part in problem["loc"] if not str(part).endswith("Rule"))
-        problems.append((key, problem["msg"], problem["type"], problem.get("input")))
-    key, message, kind, value = problems[0]
-    what = f"{len(problems)} keys of the job cannot be used" if len(problems) > 1 else f"{key}: {message}"
-    known = ", ".join(_fields_at(error.errors()[0]["loc"]))
+    problems = error.errors(include_url=False)
+    keys = [".".join(str(part) for part in problem["loc"] if not str(part).endswith("Rule")) for problem in problems]
+    texts = [f"{key}: {_problem(problem)}" for key, problem in zip(keys, problems, strict=True)]
     return ConfigError(
-        what,
-        where=f"{where}: " + ", ".join(key for key, *_ in problems),
-        found="; ".join(f"{key}: {message}" for key, message, *_ in problems) if len(problems) > 1 else repr(value),
-        remedy=f"known keys here: {known}" if kind == "extra_forbidden" and known else "see docs/jobs.md",
+        texts[0] if len(texts) == 1 else f"{len(texts)} keys of the job cannot be used",
+        where=f"{where}: {', '.join(keys)}",
+        found="\n    ".join(["", *texts]) if len(texts) > 1 else None,
+        remedy="docs/jobs.md describes every key",
     )
+
+
+def _problem(problem: ErrorDetails) -> str:
+    """What is wrong with one key, in the words of a job file."""
+    if problem["type"] == "missing":
+        return "is missing"
+    if problem["type"] == "extra_forbidden":
+        known = _fields_at(problem["loc"])
+        close = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
+        return "is unknown; " + (f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}")
+    message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return f"{message}, not {problem['input']!r}"
 
 
 def _fields_at(location: tuple[int | str, ...]) -> list[str]:

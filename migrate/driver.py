@@ -34,7 +34,7 @@ from migrate.manifest import (
     ProgramRecord,
     SourceRecord,
 )
-from migrate.mapping import match
+from migrate.mapping import check_select, match
 from migrate.planner import Plan, make_plan
 from migrate.receipt import Destination
 from migrate.signature import Signature, canonical_digest
@@ -177,6 +177,7 @@ def prepare(job: Job, directory: Path, reporter: Reporter | None = None) -> Prep
     with _timed(timings, "open"):
         reporter.stage(f"opening {job.source.path}")
         checkpoint = open_source(job)
+        check_select(checkpoint.leaves, job.source.select)
     with _timed(timings, "compile"):
         reporter.stage(f"compiling {job.program.entry} for {job.target.topology}")
         compiled = compiler.compile_program(job, directory)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from migrate.config import DropRule, RenameRule
-from migrate.errors import MappingError, SourceError
+from migrate.errors import ConfigError, MappingError
 from migrate.signature import ParameterSpec
 from migrate.sources.base import Leaf, Placeholder
 
@@ -56,7 +56,7 @@ def match(
 
     ``select`` is a ``/``-joined prefix that is taken off; leaves outside it are dropped. Raises
     :class:`MappingError` that lists every leaf without parameter, parameter without leaf, and pair of different
-    shape or dtype; :class:`SourceError` if ``select`` matches nothing.
+    shape or dtype.
     """
     dropped: list[Dropped] = []
     named: dict[str, Leaf] = {}
@@ -69,14 +69,6 @@ def match(
             problems.append(f"leaves {named[name].name} and {leaf.name} both map to {name}")
         else:
             named[name] = leaf
-    if select is not None and all(d.reason.startswith("outside select") for d in dropped) and not named:
-        roots = sorted({leaf.path[0] for leaf in leaves if leaf.path})
-        raise SourceError(
-            f"select: {select} matches no leaf",
-            where="source.select",
-            expected=f"a subtree of the checkpoint: {', '.join(roots[:_SHOWN])}",
-            found=repr(select),
-        )
     wanted = {parameter.name: parameter for parameter in parameters}
     empty = {_destination("/".join(p.path), rules, select)[0]: p for p in placeholders}
     matches = []
@@ -96,11 +88,24 @@ def match(
         shown = problems[:_SHOWN] + ([f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else [])
         raise MappingError(
             f"{len(problems)} {'mismatch' if len(problems) == 1 else 'mismatches'} between checkpoint and program",
-            where="\n    ".join(["", *shown]).rstrip(),
             expected="every leaf has a parameter of its shape and dtype, and every parameter a leaf",
+            found="\n    ".join(["", *shown]),
             remedy="add rename or drop rules under mapping:, or choose the subtree with source.select",
         )
     return Mapping(tuple(matches), tuple(dropped))
+
+
+def check_select(leaves: Sequence[Leaf], select: str | None) -> None:
+    """Refuse a ``source.select`` that matches no leaf. Raises :class:`ConfigError` that lists the subtrees there are."""
+    if select is None or any(_destination(leaf.name, (), select)[0] is not None for leaf in leaves):
+        return
+    roots = sorted({leaf.path[0] for leaf in leaves if leaf.path})
+    raise ConfigError(
+        "source.select matches no leaf of the checkpoint",
+        where="source.select",
+        expected=f"a subtree, such as {', '.join(roots[:_SHOWN])}",
+        found=repr(select),
+    )
 
 
 def _destination(name: str, rules: Sequence[DropRule | RenameRule], select: str | None) -> tuple[str | None, str]:

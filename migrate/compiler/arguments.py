@@ -55,7 +55,7 @@ def abstract_leaves(program: Program, mesh: Mesh) -> list[AbstractLeaf]:
     names = _argument_names(program)
     leaves: list[AbstractLeaf] = []
     taken: set[tuple[str, ...]] = set()
-    for keys, value in jax.tree_util.tree_flatten_with_path(program.arguments)[0]:
+    for keys, value in _flat(program):
         number = keys[0].idx
         path = tuple(_key_text(key) for key in keys[1:])
         where = "/".join((names[number], *path))
@@ -87,6 +87,18 @@ def partition(sharding: NamedSharding, rank: int) -> tuple[tuple[str, ...], ...]
     """For each of ``rank`` dimensions the mesh axes that shard it, major first; () where it is not sharded."""
     entries = [() if entry is None else (entry,) if isinstance(entry, str) else tuple(entry) for entry in sharding.spec]
     return tuple(entries) + ((),) * (rank - len(entries))
+
+
+def _flat(program: Program) -> list[tuple[Any, Any]]:
+    try:
+        return jax.tree_util.tree_flatten_with_path(program.arguments)[0]
+    except Exception as error:  # custom nodes run their own code
+        raise ProgramError(
+            "the program's arguments are not a tree that jax can flatten",
+            where="Program.arguments",
+            found=f"{type(error).__name__}: {error}",
+            remedy="give dictionaries keys of one type that sorts",
+        ) from error
 
 
 def _argument_names(program: Program) -> list[str]:
@@ -162,13 +174,6 @@ def _checked_sharding(value: Any, mesh: Mesh, where: str) -> tuple[NamedSharding
             where=where,
             found=str(sharding.spec),
             remedy="name the mesh axes of that dimension, or None",
-        )
-    if len(sharding.spec) > len(shape):
-        raise ProgramError(
-            "an argument's sharding has more dimensions than the array",
-            where=where,
-            expected=f"at most {len(shape)} entries for shape {shape}",
-            found=str(sharding.spec),
         )
     for dimension, axes in enumerate(partition(sharding, len(shape))):
         shards = int(np.prod([mesh.shape[axis] for axis in axes], dtype=np.int64))

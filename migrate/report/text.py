@@ -35,7 +35,7 @@ def format_shape(shape: Sequence[int]) -> str:
 
 def format_grid(grid: Grid) -> str:
     """How an array is cut: number of chunks and their shape, ``8 x 2,640``."""
-    return f"{grid.size} x {format_shape(grid.chunk_shape)}"
+    return f"{grid.size} x {format_shape(grid.chunk_shape)}" if grid.shape else "scalar"
 
 
 def format_error(error: ReexportError) -> str:
