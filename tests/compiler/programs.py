@@ -1,0 +1,175 @@
+"""Entries for the compiler's tests: small programs, and every way an entry can go wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.export
+import jax.numpy as jnp
+from jax.experimental.layout import Format, Layout
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from migrate.program import Program
+
+
+def _struct(mesh: Mesh, shape: tuple[int, ...], *axes: Any, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec(*axes)))
+
+
+def _first(x: Any, *rest: Any) -> Any:
+    return jax.tree.leaves(x)[0] * 2
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+jax.export.register_namedtuple_serialization(Pair, serialized_name="tests.compiler.Pair")
+
+
+def trees(mesh: Mesh) -> Program:
+    """Every kind of tree node, an absent value, an unused argument, and a leaf without a sharding."""
+    weights = {
+        "layers": [_struct(mesh, (8, 16), "data"), _struct(mesh, (8, 16), None, ("data", "model"))],
+        "pair": Pair(_struct(mesh, (4,)), (jax.ShapeDtypeStruct((2, 2), jnp.int4),)),
+        "none": None,
+        "scalar": _struct(mesh, (), dtype=jnp.bool_),
+    }
+
+    def step(scale: Any, weights: Any, /, *rest: Any) -> Any:
+        return weights["layers"][0] * scale
+
+    return Program(step, (_struct(mesh, ()), weights, {}, _struct(mesh, (3,))), parameters=1)
+
+
+def pinned(mesh: Mesh) -> Program:
+    """One weight demands a dimension order, the other leaves it to the policy."""
+    sharding = NamedSharding(mesh, PartitionSpec(None, "model"))
+    weights = {
+        "free": jax.ShapeDtypeStruct((256, 512), jnp.bfloat16, sharding=sharding),
+        "pinned": jax.ShapeDtypeStruct((256, 512), jnp.bfloat16, sharding=Format(Layout((1, 0)), sharding)),
+        "row_major": jax.ShapeDtypeStruct((256, 512), jnp.bfloat16, sharding=Format(Layout((0, 1)), sharding)),
+    }
+    return Program(lambda w, x: x @ (w["free"] + w["pinned"] + w["row_major"]), (weights, _struct(mesh, (8, 256))))
+
+
+def on_host(mesh: Mesh) -> Program:
+    """A weight that is kept in host memory."""
+    sharding = NamedSharding(mesh, PartitionSpec(), memory_kind="pinned_host")
+    weights = {"w": jax.ShapeDtypeStruct((256, 256), jnp.float32, sharding=sharding)}
+    device = NamedSharding(mesh, PartitionSpec(), memory_kind="device")
+    return Program(lambda w, x: x @ jax.device_put(w["w"], device), (weights, _struct(mesh, (8, 256))))
+
+
+def big(mesh: Mesh) -> Program:
+    """64 GiB of weights on every device."""
+    return Program(_first, (_struct(mesh, (1 << 17, 1 << 17)),))
+
+
+def raises(mesh: Mesh) -> Program:
+    raise ZeroDivisionError("the entry's own words")
+
+
+def returns_nothing(mesh: Mesh) -> None:
+    return None
+
+
+def wrong_numbers(mesh: Mesh) -> Program:
+    return Program(_first, (_struct(mesh, (8,)),), parameters=1)
+
+
+def fails_under_tracing(mesh: Mesh) -> Program:
+    return Program(lambda x: x @ jnp.ones((3, 3)), (_struct(mesh, (8, 8)),))
+
+
+def aborts(mesh: Mesh) -> Program:
+    sys.stderr.write("the last words of a native library\n")
+    os.abort()
+
+
+def exits(mesh: Mesh) -> Program:
+    raise SystemExit(7)
+
+
+def sleeps(mesh: Mesh) -> Program:
+    sys.stderr.write("falling asleep\n")
+    time.sleep(120)
+    raise AssertionError
+
+
+def not_an_array(mesh: Mesh) -> Program:
+    return Program(_first, ({"a": {"b": 3}},))
+
+
+def prng_key(mesh: Mesh) -> Program:
+    return Program(_first, ({"key": jax.eval_shape(lambda: jax.random.key(0))},))
+
+
+def wide(mesh: Mesh) -> Program:
+    return Program(_first, ({"w": jax.ShapeDtypeStruct((4,), "float64")},))
+
+
+def foreign_sharding(mesh: Mesh) -> Program:
+    struct = jax.ShapeDtypeStruct((8,), jnp.float32, sharding=SingleDeviceSharding(mesh.devices.flat[0]))
+    return Program(_first, ({"w": struct},))
+
+
+def other_mesh(mesh: Mesh) -> Program:
+    return Program(_first, ({"w": _struct(Mesh(mesh.devices.reshape(-1), "z"), (8,), "z")},))
+
+
+def uneven(mesh: Mesh) -> Program:
+    return Program(_first, ({"w": _struct(mesh, (8, 6), None, ("data", "model"))},))
+
+
+def too_many_dimensions(mesh: Mesh) -> Program:
+    return Program(_first, ({"w": _struct(mesh, (8,), None, "data")},))
+
+
+def unconstrained(mesh: Mesh) -> Program:
+    return Program(_first, ({"w": _struct(mesh, (8, 8), PartitionSpec.UNCONSTRAINED)},))
+
+
+def same_path(mesh: Mesh) -> Program:
+    return Program(_first, ({"a": Keyed(_struct(mesh, (8,)), _struct(mesh, (8,)))},))
+
+
+def unsortable(mesh: Mesh) -> Program:
+    return Program(_first, ({"a": _struct(mesh, (8,)), 1: _struct(mesh, (8,))},))
+
+
+class Keyed:
+    """A node whose two children have keys that are equal as text, and that cannot be exported."""
+
+    def __init__(self, one: Any, other: Any) -> None:
+        self.one, self.other = one, other
+
+
+jax.tree_util.register_pytree_with_keys(
+    Keyed,
+    lambda node: (((jax.tree_util.DictKey(1), node.one), (jax.tree_util.DictKey("1"), node.other)), None),
+    lambda _, children: Keyed(*children),
+)
+
+
+class Box:
+    """A node that nobody told ``jax.export`` about."""
+
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+
+jax.tree_util.register_pytree_node(Box, lambda box: ((box.content,), None), lambda _, children: Box(*children))
+
+
+def integer_keys(mesh: Mesh) -> Program:
+    return Program(_first, ({1: _struct(mesh, (8,))},))
+
+
+def unregistered_node(mesh: Mesh) -> Program:
+    return Program(_first, (Box(_struct(mesh, (8,))),))
