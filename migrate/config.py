@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic_core import ErrorDetails
 
 from migrate import storage
@@ -99,6 +99,25 @@ class RenameRule(_Section):
     to: str = Field(description=r"The parameter's path; `\1` stands for the first group.")
 
 
+_RULES: dict[str, type[_Section]] = {"drop": DropRule, "rename": RenameRule}
+
+
+def _rule_kind(value: Any) -> str | None:
+    """Which rule a mapping is: the one whose key it has."""
+    keys = value if isinstance(value, dict) else type(value).model_fields
+    return next((kind for kind in _RULES if kind in keys), None)
+
+
+Rule = Annotated[
+    Annotated[DropRule, Tag("drop")] | Annotated[RenameRule, Tag("rename")],
+    Discriminator(
+        _rule_kind,
+        custom_error_type="rule_kind",
+        custom_error_message=f"should have one of the keys {', '.join(_RULES)}",
+    ),
+]
+
+
 class Job(_Section):
     """One checkpoint to re-export for one target."""
 
@@ -106,7 +125,7 @@ class Job(_Section):
     program: ProgramConfig
     target: Target
     output: str = Field(description="Directory or URI that receives the export; relative paths start at the job file.")
-    mapping: tuple[DropRule | RenameRule, ...] = Field((), description="Rules, applied in order; see docs/jobs.md.")
+    mapping: tuple[Rule, ...] = Field((), description="Rules, applied in order; see docs/jobs.md.")
     compile: Compile = Compile()
     rewrite: Rewrite = Rewrite()
     python_path: tuple[str, ...] = Field(
@@ -162,21 +181,20 @@ def _check_mapping(job: Job, where: str) -> None:
     for number, rule in enumerate(job.mapping):
         pattern = rule.drop if isinstance(rule, DropRule) else rule.rename
         try:
-            compiled = re.compile(pattern)
+            re.compile(pattern)
             if isinstance(rule, RenameRule):
-                re.compile(f"(?:{pattern})|").sub(rule.to, "")  # a template with a wrong group raises
+                re.compile(f"(?:{pattern})|").sub(rule.to, "")  # a template that names a missing group raises
         except (re.error, IndexError) as error:
             raise ConfigError(
                 f"a mapping rule is not a usable regular expression: {pattern!r}",
                 where=f"{where}: mapping[{number}]",
                 found=str(error),
             ) from error
-        del compiled
 
 
 def _config_error(error: pydantic.ValidationError, where: str) -> ConfigError:
     problems = error.errors(include_url=False)
-    keys = [".".join(str(part) for part in problem["loc"] if not str(part).endswith("Rule")) for problem in problems]
+    keys = [_key(problem["loc"]) for problem in problems]
     texts = [f"{key}: {_problem(problem)}" for key, problem in zip(keys, problems, strict=True)]
     return ConfigError(
         texts[0] if len(texts) == 1 else f"{len(texts)} keys of the job cannot be used",
@@ -184,6 +202,18 @@ def _config_error(error: pydantic.ValidationError, where: str) -> ConfigError:
         found="\n    ".join(["", *texts]) if len(texts) > 1 else None,
         remedy="docs/jobs.md describes every key",
     )
+
+
+def _key(location: tuple[int | str, ...]) -> str:
+    """A location as a person writes it: ``mapping[0].to``; pydantic names the rule's kind after the index, too."""
+    text, after_index = "", False
+    for part in location:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif not (after_index and part in _RULES):
+            text += f".{part}" if text else part
+        after_index = isinstance(part, int)
+    return text
 
 
 def _problem(problem: ErrorDetails) -> str:
@@ -199,8 +229,11 @@ def _problem(problem: ErrorDetails) -> str:
 
 
 def _fields_at(location: tuple[int | str, ...]) -> list[str]:
+    """Keys that are known where ``location`` ends."""
     model: Any = Job
     for part in location[:-1]:
-        field = getattr(model, "model_fields", {}).get(part)
-        model = field.annotation if field is not None else None
-    return list(getattr(model, "model_fields", {}))
+        if part == "mapping" or isinstance(part, int):
+            continue
+        field = model.model_fields.get(part)
+        model = field.annotation if field is not None else _RULES[str(part)]
+    return list(model.model_fields)

@@ -96,7 +96,7 @@ def match(
 
 
 def check_select(leaves: Sequence[Leaf], select: str | None) -> None:
-    """Refuse a ``source.select`` that matches no leaf. Raises :class:`ConfigError` that lists the subtrees there are."""
+    """Refuse a ``source.select`` that matches no leaf. Raises :class:`ConfigError` listing those there are."""
     if select is None or any(_destination(leaf.name, (), select)[0] is not None for leaf in leaves):
         return
     roots = sorted({leaf.path[0] for leaf in leaves if leaf.path})

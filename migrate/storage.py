@@ -10,7 +10,7 @@ import functools
 import os
 import re
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -288,14 +288,18 @@ def stamps(uri: str) -> Iterator[tuple[str, str]]:
 
     On a local disk it is byte count and modification time, elsewhere the store's own generation.
     """
+    return stamps_of(uri, list_keys(uri))
+
+
+def stamps_of(uri: str, keys: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(key, stamp) of each of ``keys`` below ``uri``, as :func:`stamps` gives them."""
     if is_local(uri):
         root = local_path(uri)
-        for key in list_keys(uri):
+        for key in keys:
             status = (root / key).stat()
             yield key, f"{status.st_size}.{status.st_mtime_ns}"
         return
     store = open_kvstore(uri)
-    keys = list_keys(uri)
     # TensorStore lists no generations; a zero-byte read fetches one.
     pending = [store.read(key, byte_range=slice(0, 0)) for key in keys]
     for key, future in zip(keys, pending, strict=True):

@@ -118,10 +118,13 @@ class Place:
         return f"{shown} and {len(names) - 8} more" if len(names) > 8 else shown or "an empty directory"
 
 
-def parse_json(text: bytes, where: str) -> dict[str, Any]:
-    """The JSON object in ``text``; raises :class:`CorruptCheckpointError` naming ``where`` if it is none."""
+def parse_json(text: bytes, where: str, *, unique_keys: bool = False) -> dict[str, Any]:
+    """The JSON object in ``text``; raises :class:`CorruptCheckpointError` naming ``where`` if it is none.
+
+    With ``unique_keys`` a key that an object has twice is damage too; otherwise the last one counts.
+    """
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_unique if unique_keys else None)
     except (ValueError, RecursionError) as error:
         raise CorruptCheckpointError(
             f"{posixpath.basename(where)} is not valid JSON",
@@ -136,4 +139,12 @@ def parse_json(text: bytes, where: str) -> dict[str, Any]:
             found=type(value).__name__,
             remedy="restore the file from a copy of the checkpoint",
         )
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        twice = next(key for i, (key, _) in enumerate(pairs) if any(key == other for other, _ in pairs[:i]))
+        raise ValueError(f"key {twice!r} occurs twice")
     return value

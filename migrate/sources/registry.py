@@ -6,8 +6,9 @@ from migrate.errors import CheckpointNotFoundError, UnknownFormatError
 from migrate.sources.base import MissingChunks, SourceCheckpoint, SourceFormat
 from migrate.sources.orbax import OrbaxFormat
 from migrate.sources.place import Place
+from migrate.sources.safetensors import SafetensorsFormat
 
-FORMATS: tuple[SourceFormat, ...] = (OrbaxFormat(),)
+FORMATS: tuple[SourceFormat, ...] = (OrbaxFormat(), SafetensorsFormat())
 """Every known format, in the order they are asked."""
 
 

@@ -86,7 +86,7 @@ def resolve(place: Place, step: int | None, item: str | None, is_item: Callable[
     if TEMPORARY in place.name:
         raise uncommitted(place, "this directory is not finished", [place.name])
     if is_item(place):
-        _require(place, step, step_number(place.name))
+        require_step(place, step)
         if item is not None:
             raise CheckpointNotFoundError(
                 f"there is no item {item!r}",
@@ -100,7 +100,7 @@ def resolve(place: Place, step: int | None, item: str | None, is_item: Callable[
         unfinished = sorted(name for name in place.folders if TEMPORARY in name)
         if any(step_number(name.split(TEMPORARY)[0]) is not None for name in unfinished):
             raise uncommitted(place, "no step is finished", unfinished)
-        _require(place, step, step_number(place.name))
+        require_step(place, step)
         return _choose_item(place, step_number(place.name), item, is_item, {})
     notes = {"steps": _listed({name: step_number(name) for name in steps})} if len(steps) > 1 else {}
     chosen = place.child(choose_step(place, steps, step))
@@ -110,6 +110,30 @@ def resolve(place: Place, step: int | None, item: str | None, is_item: Callable[
     if item is not None:
         return resolve(chosen, None, item, is_item)
     return Chosen(chosen, chosen, number, notes=notes)
+
+
+def require_step(place: Place, step: int | None) -> None:
+    """Refuse another step than that of ``place``, a single checkpoint; raises :class:`CheckpointNotFoundError`."""
+    found = step_number(place.name)
+    if step is not None and step != found:
+        raise CheckpointNotFoundError(
+            f"there is no step {step}",
+            where=place.uri,
+            found="a single checkpoint" + ("" if found is None else f", of step {found}"),
+            remedy="leave the step out, or give the path of the directory that holds the steps",
+        )
+
+
+def require_single(place: Place, step: int | None, item: str | None) -> None:
+    """Refuse a step or item where ``place`` is a single file; raises :class:`CheckpointNotFoundError`."""
+    require_step(place, step)
+    if item is not None:
+        raise CheckpointNotFoundError(
+            f"there is no item {item!r}",
+            where=place.uri,
+            found="a single file",
+            remedy="leave the item out, or give the path of the directory",
+        )
 
 
 def holds_items(place: Place, is_item: Callable[[Place], bool]) -> bool:
@@ -173,16 +197,6 @@ def _choose_item(
     if len(items) + len(others) > 1:
         notes = {**notes, "items": listed}
     return Chosen(place.child(name), place, step, name, notes)
-
-
-def _require(place: Place, wanted: int | None, found: int | None) -> None:
-    if wanted is not None and wanted != found:
-        raise CheckpointNotFoundError(
-            f"there is no step {wanted}",
-            where=place.uri,
-            found="a single checkpoint" + ("" if found is None else f", of step {found}"),
-            remedy="leave the step out, or give the path of the directory that holds the steps",
-        )
 
 
 def _listed(numbers: dict[str, int] | dict[str, int | None]) -> str:
