@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from migrate.compiler import failures
-from migrate.compiler.request import EXECUTABLE_FILE, EXPORTED_FILE, REQUEST_FILE, RESULT_FILE, Request
+from migrate.compiler.request import REQUEST_FILE, RESULT_FILE, Request
 from migrate.compiler.topology import cpu_devices
 from migrate.config import Job
 from migrate.errors import CompileError, ReexportError
+from migrate.manifest import EXECUTABLE_FILE, EXPORTED_FILE
 from migrate.signature import Signature
 
 LOG_FILE = "compile.log"

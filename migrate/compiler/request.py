@@ -9,8 +9,6 @@ from migrate.config import ProgramConfig, Target
 
 REQUEST_FILE = "request.json"
 RESULT_FILE = "result.json"
-EXECUTABLE_FILE = "executable.bin"
-EXPORTED_FILE = "exported.bin"
 
 
 @dataclass(frozen=True)

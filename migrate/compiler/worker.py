@@ -18,9 +18,10 @@ from typing import Any
 from migrate.compiler import aot, describe, executable
 from migrate.compiler.arguments import abstract_leaves
 from migrate.compiler.mesh import build_mesh
-from migrate.compiler.request import EXECUTABLE_FILE, EXPORTED_FILE, RESULT_FILE, Request
+from migrate.compiler.request import RESULT_FILE, Request
 from migrate.compiler.topology import cpu_devices, open_devices
 from migrate.errors import ReexportError
+from migrate.manifest import EXECUTABLE_FILE, EXPORTED_FILE
 from migrate.program import resolve
 from migrate.signature import Signature
 
