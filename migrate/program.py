@@ -77,6 +77,13 @@ def resolve(entry: str, mesh: Mesh, arguments: Mapping[str, Any], python_path: S
             expected="migrate.Program",
             found=type(program).__name__,
         )
+    if not isinstance(program.arguments, tuple):
+        raise ProgramError(
+            f"the program's entry {entry!r} gives its arguments in something else than a tuple",
+            where="Program.arguments",
+            expected="a tuple with one tree an argument of the function",
+            found=type(program.arguments).__name__,
+        )
     count = len(program.arguments)
     if not 0 <= program.parameters < count or not all(0 <= d < count for d in program.donated):
         raise ProgramError(

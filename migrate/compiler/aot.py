@@ -77,7 +77,7 @@ def export_program(program: Program, leaves: Sequence[AbstractLeaf], platform: s
             where="Program",
             found=f"{type(error).__name__}: {error}"[:2000],
             remedy="register custom tree nodes with jax.export.register_pytree_node_serialization (or "
-            "register_namedtuple_serialization) in the model's module, or pass tuples, lists and dicts with string keys",
+            "register_namedtuple_serialization) in the model's module; give dicts string keys",
         ) from error
 
 

@@ -32,9 +32,11 @@ def write_checkpoint(directory: str | Path, *, seed: int = 0, **sizes: int) -> P
     ``sizes`` are the fields of :class:`migrate.demo.model.Sizes`. The tree is ``params/...`` beside a scalar ``step``,
     as a training state is, so that a job says ``select: params``. Equal seed and sizes give equal values.
 
-    Raises :class:`ReexportError` with the last lines the subprocess printed.
+    Raises :class:`ReexportError` if it exists already, or with the last lines the subprocess printed.
     """
     target = Path(directory).absolute()
+    if (target / str(STEP)).exists():  # Orbax would skip a step that exists without a word
+        raise ReexportError("the demo checkpoint exists already", where=str(target), remedy="give another directory")
     options = [f"--{name}={value}" for name, value in {"seed": seed, **dataclasses.asdict(Sizes(**sizes))}.items()]
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
@@ -47,7 +49,7 @@ def write_checkpoint(directory: str | Path, *, seed: int = 0, **sizes: int) -> P
             "the demo checkpoint cannot be written",
             where=str(target),
             found="\n    ".join(done.stderr.strip().splitlines()[-5:]),
-            remedy="give a directory that does not exist yet, on a disk with room for it",
+            remedy="give a directory that can be written, on a disk with room for it",
         )
     return target / str(STEP)
 

@@ -83,6 +83,10 @@ def wrong_numbers(mesh: Mesh) -> Program:
     return Program(_first, (_struct(mesh, (8,)),), parameters=1)
 
 
+def no_tuple(mesh: Mesh) -> Program:
+    return Program(_first, {"x": _struct(mesh, (8,))})
+
+
 def fails_under_tracing(mesh: Mesh) -> Program:
     return Program(lambda x: x @ jnp.ones((3, 3)), (_struct(mesh, (8, 8)),))
 

@@ -36,6 +36,7 @@ PROGRAMS = [
     ("raises", {}, ProgramError, "program.entry", "ZeroDivisionError: the entry's own words"),
     ("returns_nothing", {}, ProgramError, "program.entry", "NoneType"),
     ("wrong_numbers", {}, ProgramError, "Program.parameters", "parameters=1"),
+    ("no_tuple", {}, ProgramError, "Program.arguments", "dict"),
     ("trees", {"arguments": {"no_such": 1}}, ProgramError, "program.entry", "no_such"),
     ("fails_under_tracing", {}, ProgramError, "programs.py:", "TypeError"),
     ("not_an_array", {}, ProgramError, "x/a/b", "int: 3"),
