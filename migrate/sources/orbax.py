@@ -7,23 +7,21 @@ version number, which Orbax does not record.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from migrate import storage
 from migrate.errors import CorruptCheckpointError, UnsupportedLeafError
 from migrate.sources import steps, zarr_documents
-from migrate.sources.base import Leaf, MissingChunks, Placeholder, SourceCheckpoint
+from migrate.sources.arrays import DATABASE, FoundArray, array_leaf, find_arrays
+from migrate.sources.base import MissingChunks, Placeholder, SourceCheckpoint
 from migrate.sources.identity import identity_of
 from migrate.sources.msgpack_tree import MsgpackFile
 from migrate.sources.orbax_tree import CHECKPOINT, METADATA, Stored, Tree, read_tree
 from migrate.sources.place import Place, parse_json
-from migrate.sources.readers import tensorstore_reader
 from migrate.sources.steps import Chosen
-from migrate.sources.zarr_documents import DOCUMENTS, Driver, Fetched
+from migrate.sources.zarr_documents import DOCUMENTS, Driver
 
 _STRINGS = "_strings.json"
-_DATABASE = "manifest.ocdbt"
 _PROCESS = "ocdbt.process_"
 _KEY_METADATA = "array_metadatas"
 # Written beside a tree file, never without one.
@@ -64,20 +62,11 @@ def is_item(place: Place) -> bool:
     if first and first[0] in _MAP_BYTES:
         return True
     # Other software calls a text file `checkpoint` too; arrays beside it tell a damaged one of ours.
-    return _DATABASE in files or any(DOCUMENTS["zarr"] in place.child(name).files for name in sorted(place.folders)[:3])
+    return DATABASE in files or any(DOCUMENTS["zarr"] in place.child(name).files for name in sorted(place.folders)[:3])
 
 
 def _has_processes(place: Place) -> bool:
     return any(name.startswith(_PROCESS) for name in place.folders)
-
-
-@dataclass(frozen=True, slots=True)
-class _Array:
-    """Where a stored leaf's array was found."""
-
-    kvstore: dict[str, Any]
-    path: str
-    document: Fetched
 
 
 def _open_item(chosen: Chosen, missing_chunks: MissingChunks) -> SourceCheckpoint:
@@ -94,12 +83,14 @@ def _open_item(chosen: Chosen, missing_chunks: MissingChunks) -> SourceCheckpoin
         if stored.name in strings:
             placeholders.append(Placeholder(stored.path, "string", strings[stored.name]))
         else:
-            leaf = _leaf(stored, arrays[stored.name], missing_chunks)
+            kind = "scalar" if stored.value_type == "scalar" else "array"
+            array = arrays[stored.name]
+            leaf = array_leaf(array, stored.path, stored.sequence_levels, missing_chunks=missing_chunks, kind=kind)
             if stored.name in key_impls:
                 leaf = replace(leaf, kind="prng_key", prng_impl=key_impls[stored.name])
             leaves.append(leaf)
-    contents = {f"{array.path}/{DOCUMENTS[array.document.driver]}": array.document.text for array in arrays.values()}
-    for name in (*tree.files, _DATABASE):
+    contents = {array.key: array.document.text for array in arrays.values()}
+    for name in (*tree.files, DATABASE):
         if name in place.files:
             # The tree file of an aggregate is as large as its arrays; its stamp has to do.
             contents[name] = storage.read_range(place.uri, name, 0, zarr_documents.MAX_DOCUMENT_BYTES)
@@ -113,24 +104,6 @@ def _open_item(chosen: Chosen, missing_chunks: MissingChunks) -> SourceCheckpoin
         step=chosen.step,
         item=chosen.item,
         details=_details(place, tree, chosen),
-    )
-
-
-def _leaf(stored: Stored, array: _Array, missing_chunks: MissingChunks) -> Leaf:
-    name = "/".join(stored.path)
-    key = f"{array.path}/{DOCUMENTS[array.document.driver]}"
-    where = f"{name}: {zarr_documents.kvstore_uri(array.kvstore)}{key}"
-    document = zarr_documents.parse(array.document, where)
-    return Leaf(
-        path=stored.path,
-        shape=document.shape,
-        dtype=document.dtype,
-        reader=tensorstore_reader(
-            array.kvstore, array.path, array.document.driver, name=name, missing_chunks=missing_chunks
-        ),
-        chunk_shape=document.chunk_shape,
-        sequence_levels=stored.sequence_levels,
-        kind="scalar" if stored.value_type == "scalar" else "array",
     )
 
 
@@ -175,44 +148,32 @@ def _strings(place: Place, tree: Tree) -> dict[str, str]:
     return {leaf.name: strings[leaf.name] for leaf in tree.stored if leaf.name in strings}
 
 
-def _find_arrays(place: Place, tree: Tree, strings: dict[str, str]) -> dict[str, _Array]:
+def _find_arrays(place: Place, tree: Tree, strings: dict[str, str]) -> dict[str, FoundArray]:
     """Where each stored leaf's array lies, by name."""
     names = [leaf.name for leaf in tree.stored if leaf.name not in strings]
     drivers: tuple[Driver, ...] = ("zarr3", "zarr") if tree.metadata.get("use_zarr3") else ("zarr", "zarr3")
-    if _DATABASE not in place.files and (_has_processes(place) or tree.metadata.get("use_ocdbt")):
+    if DATABASE not in place.files and (_has_processes(place) or tree.metadata.get("use_ocdbt")):
         raise CorruptCheckpointError(
-            f"{_DATABASE} is missing",
-            where=storage.join(place.uri, _DATABASE),
+            f"{DATABASE} is missing",
+            where=storage.join(place.uri, DATABASE),
             expected="the manifest that joins the arrays of all writer processes",
             remedy="restore the file from a copy of the checkpoint",
         )
-    found: dict[str, _Array] = {}
-    for ocdbt in (True, False) if _DATABASE in place.files else (False,):
-        _find_in(zarr_documents.kvstore_spec(place.uri, ocdbt=ocdbt), names, drivers, found)
+    found: dict[str, FoundArray] = {}
+    for ocdbt in (True, False) if DATABASE in place.files else (False,):
+        kvstore = zarr_documents.kvstore_spec(place.uri, ocdbt=ocdbt)
+        found.update(find_arrays(kvstore, [name for name in names if name not in found], drivers))
     # 0.2.7 and 0.3.5 split a name with a slash: the database lies in a directory named like the part before it.
-    for folder in sorted({name.rpartition("/")[0] for name in names if name not in found and "/" in name}):
-        if _DATABASE in place.child(folder).files:
+    split = [name.rpartition("/") for name in names if name not in found and "/" in name]
+    for folder in sorted({folder for folder, _, _ in split}):
+        if DATABASE in place.child(folder).files:
             kvstore = zarr_documents.kvstore_spec(storage.join(place.uri, folder), ocdbt=True)
-            below = {name: name.removeprefix(f"{folder}/") for name in names if name.startswith(f"{folder}/")}
-            _find_in(kvstore, list(below), drivers, found, below)
+            below = find_arrays(kvstore, [path for parent, _, path in split if parent == folder], drivers)
+            found.update({f"{folder}/{path}": array for path, array in below.items()})
     for leaf in tree.stored:
         if leaf.name not in found and leaf.name not in strings:
             raise _array_missing(place, leaf, drivers)
     return found
-
-
-def _find_in(
-    kvstore: dict[str, Any],
-    names: list[str],
-    drivers: tuple[Driver, ...],
-    found: dict[str, _Array],
-    paths: dict[str, str] | None = None,
-) -> None:
-    """Add to ``found`` the arrays of this store; format by format, since one checkpoint has only one as a rule."""
-    for driver in drivers:
-        wanted = {(paths or {}).get(name, name): name for name in names if name not in found}
-        for path, document in zarr_documents.fetch(kvstore, list(wanted), (driver,)).items():
-            found[wanted[path]] = _Array(kvstore, path, document)
 
 
 def _array_missing(
@@ -281,12 +242,12 @@ def _commit_time(place: Place) -> bool:
     return bool(place.read_json("_CHECKPOINT_METADATA").get("commit_timestamp_nsecs"))
 
 
-def _format(place: Place, arrays: dict[str, _Array]) -> str:
+def _format(place: Place, arrays: dict[str, FoundArray]) -> str:
     drivers = {array.document.driver for array in arrays.values()}
     if not drivers:
         return "orbax-msgpack"
     zarr = "-".join(sorted("zarr3" if driver == "zarr3" else "zarr2" for driver in drivers))
-    return f"orbax-{zarr}" + ("-ocdbt" if _DATABASE in place.files else "")
+    return f"orbax-{zarr}" + ("-ocdbt" if DATABASE in place.files else "")
 
 
 def _version(place: Place, step_place: Place, tree: Tree) -> str:

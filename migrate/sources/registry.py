@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from migrate.errors import CheckpointNotFoundError, UnknownFormatError
 from migrate.sources.base import MissingChunks, SourceCheckpoint, SourceFormat
+from migrate.sources.jax_arrays import JaxArraysFormat
 from migrate.sources.orbax import OrbaxFormat
 from migrate.sources.place import Place
 from migrate.sources.safetensors import SafetensorsFormat
 
-FORMATS: tuple[SourceFormat, ...] = (OrbaxFormat(), SafetensorsFormat())
+FORMATS: tuple[SourceFormat, ...] = (OrbaxFormat(), SafetensorsFormat(), JaxArraysFormat())
 """Every known format, in the order they are asked."""
 
 

@@ -6,8 +6,8 @@ Opening a TensorStore costs about a millisecond; a checkpoint of 20,000 arrays i
 
 from __future__ import annotations
 
-import itertools
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -80,7 +80,7 @@ def kvstore_spec(uri: str, *, ocdbt: bool) -> dict[str, Any]:
     return {"driver": "ocdbt", "base": base} if ocdbt else base
 
 
-def fetch(kvstore: dict[str, Any], paths: Sequence[str], drivers: Sequence[Driver]) -> dict[str, Fetched]:
+def fetch(kvstore: dict[str, Any], paths: Sequence[str], driver: Driver) -> dict[str, Fetched]:
     """The metadata document of each array path that has one; all reads are issued before any is awaited.
 
     Raises :class:`CorruptCheckpointError` if the database cannot be read, :class:`StorageError` if the store cannot.
@@ -89,19 +89,22 @@ def fetch(kvstore: dict[str, Any], paths: Sequence[str], drivers: Sequence[Drive
 
     store = ts.KvStore.open(kvstore, context=storage.context(CACHE_BYTES)).result()
     found: dict[str, Fetched] = {}
-    # Earlier drivers win: an array that was converted in place is read in the format the caller prefers.
-    wanted = ((driver, path) for driver in drivers for path in paths)
-    while batch := list(itertools.islice(wanted, _IN_FLIGHT)):
-        futures = [(driver, path, store.read(f"{path}/{DOCUMENTS[driver]}")) for driver, path in batch]
-        for driver, path, future in futures:
-            key = f"{path}/{DOCUMENTS[driver]}"
+    for first in range(0, len(paths), _IN_FLIGHT):
+        keys = {path: f"{path}/{DOCUMENTS[driver]}" for path in paths[first : first + _IN_FLIGHT]}
+        futures = {path: store.read(key) for path, key in keys.items()}
+        for path, future in futures.items():
             try:
                 result = future.result()
             except (ValueError, OSError, NotImplementedError) as error:
-                raise read_error(error, f"{key} cannot be read", kvstore_uri(kvstore)) from error
-            if result.state == "value" and path not in found:
+                raise read_error(error, f"{keys[path]} cannot be read", kvstore_uri(kvstore)) from error
+            if result.state == "value":
                 found[path] = Fetched(driver, bytes(result.value))
     return found
+
+
+def is_group(document: Fetched) -> bool:
+    """Whether a Zarr v3 document describes a group of arrays, which holds no data itself."""
+    return document.driver == "zarr3" and re.search(rb'"node_type"\s*:\s*"group"', document.text) is not None
 
 
 def kvstore_uri(kvstore: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from migrate.errors import CorruptCheckpointError, UnsupportedLeafError
@@ -35,12 +35,14 @@ def scan(folder: Path, content: bytes) -> Any:
     return MsgpackFile(str(folder), "file").tree()
 
 
+@settings(deadline=None)
 @given(trees)
 def test_trees_are_what_msgpack_reads(folder: Path, tree: Any) -> None:
     content = msgpack.packb(tree)
     assert scan(folder, content) == msgpack.unpackb(content, strict_map_key=False)
 
 
+@settings(deadline=None)
 @given(trees, st.data())
 def test_no_proper_prefix_is_a_tree(folder: Path, tree: Any, data: st.DataObject) -> None:
     content = msgpack.packb(tree)
@@ -49,6 +51,7 @@ def test_no_proper_prefix_is_a_tree(folder: Path, tree: Any, data: st.DataObject
         scan(folder, content[:length])
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_noise_never_crashes(folder: Path, content: bytes) -> None:
     with contextlib.suppress(CorruptCheckpointError):

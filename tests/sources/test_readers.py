@@ -91,6 +91,7 @@ def test_integers_beyond_64_bits_are_none() -> None:
     assert raw.value_reader(2**64) is None
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 5000), max_size=4).map(tuple), st.integers(1, 16))
 def test_raw_chunks_are_bounded_rows(shape: tuple[int, ...], itemsize: int) -> None:
     chunk = raw.chunk_shape(shape, itemsize)
