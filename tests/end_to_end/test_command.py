@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import migrate
 
 from .conftest import reexport, tree_digest, write_job
 
@@ -93,13 +97,15 @@ def test_an_error_is_json_too_where_asked(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["error"] == "NotAnExportError"
 
 
-def test_verify_finds_a_damaged_export(job: dict[str, Any], tmp_path: Path) -> None:
-    assert reexport("run", write_job(job, tmp_path)).returncode == 0
-    # every stored value lies in the data files of the writers' databases; flip a bit in the middle of the largest
-    data = max((tmp_path / "out/params").rglob("ocdbt.process_*/d/*"), key=lambda file: file.stat().st_size)
+def test_verify_finds_a_damaged_export(exports: Callable[[str, str], migrate.Export], tmp_path: Path) -> None:
+    output = tmp_path / "copy"
+    shutil.copytree(exports("decoder", "v5e:2x4").paths.output, output)
+    # larger values lie in the data files of the writers' databases; flip a bit in the middle of the largest file
+    data = max((output / "params").rglob("ocdbt.process_*/d/*"), key=lambda file: file.stat().st_size)
     content = bytearray(data.read_bytes())
     content[len(content) // 2] ^= 1
     data.write_bytes(content)
-    done = reexport("verify", tmp_path / "out")
+    done = reexport("verify", output)
     assert done.returncode == 3
-    assert "differ" in done.stderr
+    assert "1 of 4 chunks of" in done.stderr
+    assert "differ from what was committed" in done.stderr

@@ -69,7 +69,7 @@ def test_the_loaded_program_is_the_model(exports: Exports, decoder_checkpoint: P
 def test_parameters_lie_as_the_executable_wants_them(exports: Exports) -> None:
     loaded = migrate.load(exports("decoder", "cpu:8").uri)
     formats = loaded.compiled.input_formats[0][0]
-    jax.tree.map(lambda array, wanted: _assert_same_format(array, wanted), loaded.params, formats)
+    jax.tree.map(_assert_same_format, loaded.params, formats)
 
 
 def _assert_same_format(array: jax.Array, wanted: Any) -> None:
@@ -122,7 +122,9 @@ def test_other_dimension_orders(old_checkpoint: Path, tmp_path: Path) -> None:
     }
     loaded = migrate.load(str(tmp_path / "out"))
     tree = checkpoint_tree(old_checkpoint, "params")
-    expected = {name: {key: tree[name][key]} for name, key in (("rank3", "w"), ("dense", "kernel"), ("quant", "w_int8"))}
+    expected = {
+        name: {key: tree[name][key]} for name, key in (("rank3", "w"), ("dense", "kernel"), ("quant", "w_int8"))
+    }
     assert_equal_trees(loaded.params, {**expected, "unused": {"cols": tree["cols"]["w"]}})
     jax.tree.map(_assert_same_format, loaded.params, loaded.compiled.input_formats[0][0])
     product, total = loaded.call(loaded.params, np.arange(8, dtype=np.float32))
