@@ -48,7 +48,7 @@ def compile_here(request: Request, directory: Path) -> str:
         fingerprint=describe.fingerprint(lowered, target),
         memory=describe.device_memory(compiled),
     )
-    (directory / EXECUTABLE_FILE).write_bytes(executable.dump(compiled))
+    (directory / EXECUTABLE_FILE).write_bytes(executable.dump(compiled, mesh))
     clock.lap("executable written")
     platform = "tpu" if cpu_devices(target.topology) is None else "cpu"
     (directory / EXPORTED_FILE).write_bytes(aot.export_program(program, leaves, platform))

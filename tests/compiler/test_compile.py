@@ -83,18 +83,21 @@ def test_fingerprint_names_the_toolchain(decoders: dict[str, CompileResult]) -> 
     assert tpu.stablehlo_sha256 == cpu.stablehlo_sha256  # the program is the same, the target is not
 
 
-@pytest.mark.parametrize("entry", ["migrate.demo.model:decode_step"])
 def test_loaded_executable_and_export_compute_what_jit_does(
-    decoders: dict[str, CompileResult], run_script: Callable[..., Any], make_job: MakeJob, entry: str
+    decoders: dict[str, CompileResult], run_script: Callable[..., Any], make_job: MakeJob
 ) -> None:
-    result = decoders["cpu"]
-    arguments = json.dumps(make_job().program.arguments)
-    found = run_script("run_executable.py", entry, arguments, str(result.executable), str(result.exported))
+    result, program = decoders["cpu"], make_job().program
+    artifacts = [str(result.executable), str(result.exported)]
+    found = run_script("run_executable.py", program.entry, json.dumps(program.arguments), *artifacts)
     assert found["scale"] > 0.1
     tolerance = found["scale"] * 2**-6  # bfloat16 has 8 bits; partitioned sums round in another order
     assert found["executable"] < tolerance
     assert found["export"] < tolerance
     assert found["donated"] == [True, True]
+
+
+def test_executable_is_loaded_in_the_order_of_its_mesh(run_script: Callable[..., Any]) -> None:
+    assert run_script("permuted_mesh.py") == 0.0
 
 
 def test_tree_paths_of_every_node_kind(make_job: MakeJob, tmp_path: Path) -> None:
