@@ -95,7 +95,11 @@ def device_memory(compiled: jax.stages.Compiled) -> DeviceMemory:
 
 
 def fingerprint(lowered: jax.stages.Lowered, target: Target) -> Fingerprint:
-    """What the compile is made from. The StableHLO text carries no source locations: moving lines changes nothing."""
+    """What the compile is made from.
+
+    The StableHLO text is printed without source locations, and the worker's environment keeps them out of what it
+    embeds (Pallas kernels): moving lines changes nothing.
+    """
     on_tpu = cpu_devices(target.topology) is None
     return Fingerprint(
         stablehlo_sha256=hashlib.sha256(lowered.as_text().encode()).hexdigest(),

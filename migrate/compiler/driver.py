@@ -35,6 +35,9 @@ _ENVIRONMENT = {
     # Without it a second libtpu on this machine fails on a lock file. Safe here only: this process runs nothing.
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_LOG_DIR": "disabled",
+    # Paths and lines of the model's source stay out of what is made: without this a Pallas kernel carries them into the
+    # StableHLO, and moving a line changes fingerprint and export (measured). Names of operations remain.
+    "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",
     # Model code that iterates over a set must lower to the same program every time.
     "PYTHONHASHSEED": "0",
 }

@@ -58,6 +58,23 @@ def pinned(mesh: Mesh) -> Program:
     return Program(lambda w, x: x @ (w["free"] + w["pinned"] + w["row_major"]), (weights, _struct(mesh, (8, 256))))
 
 
+def pallas(mesh: Mesh) -> Program:
+    """A hand-written kernel, whose own module is embedded in the StableHLO."""
+    from jax.experimental import pallas as pl
+
+    def kernel(x: Any, y: Any, result: Any) -> None:
+        result[...] = x[...] * y[...]
+
+    def multiply(w: Any, x: Any) -> Any:
+        return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(w, x)
+
+    everywhere = PartitionSpec()
+    function = jax.shard_map(
+        multiply, mesh=mesh, in_specs=(everywhere, everywhere), out_specs=everywhere, check_vma=False
+    )
+    return Program(function, (_struct(mesh, (256, 256)), _struct(mesh, (256, 256))))
+
+
 def on_host(mesh: Mesh) -> Program:
     """A weight that is kept in host memory."""
     sharding = NamedSharding(mesh, PartitionSpec(), memory_kind="pinned_host")

@@ -136,16 +136,21 @@ def test_donated_cache_is_updated_in_place(run_script: Callable[..., Any]) -> No
     assert found["aliased_bytes"] >= found["cache_bytes"] > 0
 
 
-def test_moving_source_lines_changes_no_fingerprint(make_job: MakeJob, tmp_path: Path) -> None:
+@pytest.mark.parametrize("entry", ["trees", "pallas"])
+def test_moving_source_lines_changes_neither_fingerprint_nor_export(
+    make_job: MakeJob, tmp_path: Path, entry: str
+) -> None:
     source = (Path(__file__).parent / "programs.py").read_text()
-    fingerprints = []
+    results = []
     for name, text in {"before": source, "after": "\n\n" + source}.items():
         folder = tmp_path / name
         folder.mkdir()
         (folder / "programs.py").write_text(text)
-        job = make_job("trees", topology="cpu:8", base=folder)
-        fingerprints.append(compile_program(job, folder / "compile").signature.fingerprint)
-    assert fingerprints[0] == fingerprints[1]
+        results.append(compile_program(make_job(entry, base=folder), folder / "compile"))
+    assert results[0].signature == results[1].signature
+    exports = [result.exported.read_bytes() for result in results]
+    assert exports[0] == exports[1]
+    assert str(tmp_path).encode() not in exports[0]
 
 
 def test_flags_reach_the_compiler_and_the_fingerprint(make_job: MakeJob, tmp_path: Path) -> None:
