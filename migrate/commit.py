@@ -130,6 +130,9 @@ def _commit_parameters(plan: Plan, destination: Destination) -> bytes:
     receipts = receipt.load_all(destination, [item.id for item in plan.items])
     missing = [item for item in plan.items if item.id not in receipts]
     if missing:
+        # a commit of the same run that was faster has deleted the receipts
+        if (done := storage.read(destination.parameters_uri, PARAMETERS_KEY)) is not None:
+            return done
         part = missing[0].parts[0]
         raise StorageError(
             f"{len(missing)} of {len(plan.items)} items have no receipt",
@@ -138,9 +141,9 @@ def _commit_parameters(plan: Plan, destination: Destination) -> bytes:
         )
     directory = destination.parameters_uri
     records = _array_records(plan, receipts)
-    writers = sorted({r.writer for r in receipts.values()})
-    _merge(directory, writers, records)
-    _delete_leftovers(directory, writers)
+    owners = _chunk_owners(plan, receipts)
+    _merge(directory, owners, records)
+    _delete_leftovers(directory, set(owners.values()))
     storage.write(directory, orbax_metadata.TREE_METADATA_KEY, orbax_metadata.tree_metadata(records))
     storage.write(directory, orbax_metadata.CHECKPOINT_METADATA_KEY, orbax_metadata.checkpoint_metadata())
     storage.flush(directory)
@@ -166,21 +169,49 @@ def _array_records(plan: Plan, receipts: Mapping[str, Receipt]) -> tuple[ArrayRe
     )
 
 
-def _merge(directory: str, writers: list[str], records: tuple[ArrayRecord, ...]) -> None:
-    """Copy the keys of every writer's database, and each ``zarr.json``, into the root in one atomic transaction."""
+def _chunk_owners(plan: Plan, receipts: Mapping[str, Receipt]) -> dict[str, str]:
+    """For each key of a chunk the writer whose database holds the chunk that was verified."""
+    return {
+        f"{part.array.stored.storage_name}/{part.array.stored.chunk_key(index)}": receipts[item.id].writer
+        for item in plan.items
+        for part in item.parts
+        for index in part.array.stored.grid.indices(part.box)
+    }
+
+
+def _merge(directory: str, owners: Mapping[str, str], records: tuple[ArrayRecord, ...]) -> None:
+    """Copy the chunks of every writer's database, and each ``zarr.json``, into the root in one atomic transaction.
+
+    A database may also hold chunks whose item failed its verification or was repeated by another writer; those are
+    copied once more, from their owner.
+    """
     import tensorstore as ts
 
     root = arrays.open_database(arrays.root_database(directory))
     transaction = ts.Transaction(atomic=True)
     target = root.with_transaction(transaction)
+    absent = set(owners)
     try:
-        for writer in writers:
-            arrays.open_database(arrays.writer_database(directory, writer)).experimental_copy_range_to(target).result()
+        databases = {
+            w: arrays.open_database(arrays.writer_database(directory, w)) for w in sorted(set(owners.values()))
+        }
+        strays: set[str] = set()
+        for writer, database in databases.items():
+            # copying a whole database at once is 100 times faster than key by key
+            database.experimental_copy_range_to(target).result()
+            for key in map(bytes.decode, database.list().result()):
+                if owners.get(key) == writer:
+                    absent.discard(key)
+                else:
+                    strays.add(key)
+        for key in strays & set(owners):
+            only = ts.KvStore.KeyRange(key, key + "\0")
+            databases[owners[key]].experimental_copy_range_to(target, only).result()
         for record in records:
             key = f"{record.stored.storage_name}/{ZARR_METADATA_KEY}"
             target.write(key, record.stored.zarr_json()).result()
         transaction.commit_async().result()
-        found = {key.decode() for key in root.list().result()}
+        found = {key.decode() for key in root.list().result()} - absent
     except (ValueError, OSError) as error:
         raise storage.storage_error("the writers' databases cannot be merged", directory, error) from error
     expected = {
@@ -199,12 +230,10 @@ def _merge(directory: str, writers: list[str], records: tuple[ArrayRecord, ...])
         )
 
 
-def _delete_leftovers(directory: str, writers: list[str]) -> None:
+def _delete_leftovers(directory: str, writers: set[str]) -> None:
     """Delete databases that no receipt names, and lock files: what killed writers left."""
     keep = {arrays.writer_directory(writer) + "/" for writer in writers}
     for name in storage.list_directory(directory):
         if name.startswith(arrays.WRITER_PREFIX) and name not in keep:
             storage.delete_directory(storage.join(directory, name))
-    for key in storage.list_keys(directory):
-        if key.endswith(".__lock"):
-            storage.delete(directory, key)
+    storage.delete_locks(directory)

@@ -6,6 +6,7 @@ way anything becomes visible (see :func:`create`).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 MAX_METADATA_BYTES = 1 << 30
 """Upper bound, in bytes, of any JSON or msgpack file that is read whole."""
+
+LOCK_SUFFIX = ".__lock"
+"""Of the files by which TensorStore makes conditional writes on a local disk atomic."""
 
 _URL = re.compile(r"^([a-z][a-z0-9+.-]*)://")
 
@@ -251,13 +255,18 @@ def flush(uri: str) -> None:
     try:
         for folder, _, names in os.walk(local_path(uri)):
             for path in (folder, *(os.path.join(folder, name) for name in names)):
-                descriptor = os.open(path, os.O_RDONLY)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
+                with contextlib.suppress(FileNotFoundError):  # a lock file that is gone since it was listed
+                    _fsync(path)
     except OSError as error:
         raise storage_error("the files cannot be flushed to disk", uri, error) from error
+
+
+def _fsync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def delete(uri: str, key: str) -> None:
@@ -281,6 +290,21 @@ def delete_directory(uri: str) -> None:
         open_kvstore(uri).delete_range(ts.KvStore.KeyRange()).result()
     except (ValueError, OSError) as error:
         raise storage_error("the directory cannot be deleted", uri, error) from error
+
+
+def delete_locks(uri: str) -> None:
+    """Delete the lock files below a local ``uri``, which killed writers leave. Raises :class:`StorageError`.
+
+    TensorStore makes them, and takes their names for no key of its own.
+    """
+    if not is_local(uri):
+        return
+    try:
+        for key in list_keys(uri):
+            if key.endswith(LOCK_SUFFIX):
+                (local_path(uri) / key).unlink(missing_ok=True)
+    except OSError as error:
+        raise storage_error("lock files cannot be deleted", uri, error) from error
 
 
 def stamps(uri: str) -> Iterator[tuple[str, str]]:

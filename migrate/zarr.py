@@ -96,7 +96,11 @@ class StoredArray:
 
     def chunk_keys(self) -> Iterator[str]:
         """Key of each chunk below the array's prefix, in C order of the grid (``default`` chunk key encoding)."""
-        return ("/".join(["c", *map(str, index)]) for index in self.grid.indices())
+        return map(self.chunk_key, self.grid.indices())
+
+    def chunk_key(self, index: tuple[int, ...]) -> str:
+        """Key below the array's prefix of the chunk with grid coordinates ``index``."""
+        return "/".join(["c", *map(str, index)])
 
     def zarr_json(self) -> bytes:
         """:meth:`zarr_metadata` as the bytes that are stored."""
