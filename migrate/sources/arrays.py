@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from migrate import storage
 from migrate.sources import zarr_documents
 from migrate.sources.base import Leaf, MissingChunks
+from migrate.sources.dtypes import dtype_named
 from migrate.sources.readers import tensorstore_reader
 from migrate.sources.zarr_documents import DOCUMENTS, Driver, Fetched
 
@@ -80,8 +82,11 @@ def array_leaf(
     *,
     missing_chunks: MissingChunks,
     kind: str = "array",
+    view_as: Mapping[str, str] = MappingProxyType({}),
 ) -> Leaf:
     """The leaf at ``path`` of the tree that is stored as ``array``.
+
+    ``view_as`` maps names of stored dtypes to the dtypes whose bits they hold.
 
     Raises :class:`CorruptCheckpointError` naming leaf and file if the metadata document is broken, and
     :class:`migrate.errors.UnsupportedLeafError` for a dtype that cannot be carried.
@@ -89,11 +94,14 @@ def array_leaf(
     name = "/".join(path)
     where = f"{name}: {zarr_documents.kvstore_uri(array.kvstore)}{array.key}"
     document = zarr_documents.parse(array.document, where)
+    meant = view_as.get(document.dtype.name)
     return Leaf(
         path=path,
         shape=document.shape,
-        dtype=document.dtype,
-        reader=tensorstore_reader(array.kvstore, array.path, document.driver, name=name, missing_chunks=missing_chunks),
+        dtype=document.dtype if meant is None else dtype_named(meant),
+        reader=tensorstore_reader(
+            array.kvstore, array.path, document.driver, name=name, missing_chunks=missing_chunks, view_as=meant
+        ),
         chunk_shape=document.chunk_shape,
         sequence_levels=sequence_levels,
         kind=kind,

@@ -27,3 +27,11 @@ def logical_dtype(name: str) -> np.dtype[np.generic] | None:
         return None
     native: np.dtype[np.generic] = dtype.newbyteorder("=")
     return native if dtype.kind in "biufc" else None
+
+
+def dtype_named(name: str) -> np.dtype[np.generic]:
+    """The dtype called ``name``, which :func:`logical_dtype` knows; raises ValueError otherwise."""
+    dtype = logical_dtype(name)
+    if dtype is None:
+        raise ValueError(f"no dtype is called {name!r}")
+    return dtype

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from migrate import storage
 from migrate.errors import CorruptCheckpointError, UnsupportedLeafError
 from migrate.sources import raw
-from migrate.sources.base import Leaf
+from migrate.sources.base import Leaf, Placeholder
 from migrate.sources.dtypes import logical_dtype
 from migrate.sources.raw import RawReader, Segment
 
@@ -54,6 +55,10 @@ class PackedArray:
     """Whether it was a NumPy scalar."""
 
 
+NumberOrArray = PackedArray | bool | int | float | complex
+"""What a leaf inside the file may be."""
+
+
 class MsgpackFile:
     """One msgpack file: its tree, and the arrays in it."""
 
@@ -78,9 +83,18 @@ class MsgpackFile:
             raise self._broken(str(error)) from error
         return value
 
-    def leaf(
-        self, found: PackedArray | bool | int | float | complex, path: tuple[str, ...], levels: tuple[bool, ...]
-    ) -> Leaf:
+    def number_or_array(self, path: tuple[str, ...], value: Any) -> NumberOrArray:
+        """``value`` of the tree; raises :class:`CorruptCheckpointError` if it is neither a number nor an array."""
+        if isinstance(value, NumberOrArray):
+            return value
+        raise CorruptCheckpointError(
+            f"{self.key} holds a value of no known kind",
+            where=f"{'/'.join(path)} in {storage.join(self.uri, self.key)}",
+            found=repr(value),
+            remedy="drop the leaf in the source, or report this with the version that wrote it",
+        )
+
+    def leaf(self, found: NumberOrArray, path: tuple[str, ...], levels: tuple[bool, ...]) -> Leaf:
         """The leaf at ``path`` that holds an array or number of this file.
 
         Raises :class:`UnsupportedLeafError` for a dtype that cannot be carried.
@@ -202,6 +216,53 @@ class MsgpackFile:
         if self._read_bytes > MAX_TREE_BYTES:
             raise ValueError(f"keys and strings hold more than {MAX_TREE_BYTES:,} bytes")
         return found
+
+
+def walk(
+    value: Any,
+    path: tuple[str, ...] = (),
+    levels: tuple[bool, ...] = (),
+    *,
+    is_leaf: Callable[[dict[Any, Any]], bool] = lambda _: False,
+) -> Iterator[tuple[tuple[str, ...], tuple[bool, ...], Any]]:
+    """(path, sequence levels, value) of everything in a tree that is not a filled dict or list.
+
+    A dict of which ``is_leaf`` says so is not looked into.
+    """
+    if isinstance(value, dict) and value and not is_leaf(value):
+        for key, child in value.items():
+            yield from walk(child, (*path, str(key)), (*levels, False), is_leaf=is_leaf)
+    elif isinstance(value, list) and value:
+        for index, child in enumerate(value):
+            yield from walk(child, (*path, str(index)), (*levels, True), is_leaf=is_leaf)
+    else:
+        yield path, levels, value
+
+
+def is_array_spec(value: dict[Any, Any]) -> bool:
+    """Whether a dict of the tree is the TensorStore spec of an array, as T5X writes it."""
+    return "driver" in value and "kvstore" in value
+
+
+def placeholder_of(path: tuple[str, ...], value: Any, *, empty_dict: str) -> Placeholder | None:
+    """The placeholder for text, None or an empty container; ``empty_dict`` is the kind that ``{}`` stands for."""
+    if isinstance(value, str):
+        return Placeholder(path, "string", value)
+    if value is None:
+        return Placeholder(path, "none")
+    if isinstance(value, (dict, list)) and not value:
+        return Placeholder(path, "empty_list" if isinstance(value, list) else empty_dict)
+    return None
+
+
+def starts_like_tree(uri: str, key: str) -> bool:
+    """Whether a file begins like a msgpack mapping with text for keys; reads a few bytes."""
+    start = storage.read_range(uri, key, 0, 6)
+    if not start:
+        return False
+    fixed, sized = 0x80 < start[0] < 0x90, {0xDE: 3, 0xDF: 5}.get(start[0])
+    at = 1 if fixed else sized
+    return at is not None and len(start) > at and (0xA0 <= start[at] < 0xC0 or start[at] in (0xD9, 0xDA, 0xDB))
 
 
 # First bytes that carry a small value or length in themselves: (from, to, kind, what to subtract).

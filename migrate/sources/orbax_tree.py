@@ -8,14 +8,13 @@ files of its own, and with small or aggregated arrays inside. Where both exist `
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from migrate import storage
 from migrate.errors import CorruptCheckpointError
 from migrate.sources.base import Placeholder
-from migrate.sources.msgpack_tree import MsgpackFile, PackedArray
+from migrate.sources.msgpack_tree import MsgpackFile, NumberOrArray, placeholder_of, walk
 from migrate.sources.place import Place
 
 METADATA = "_METADATA"
@@ -57,7 +56,7 @@ class Inline:
     """Keys from the root."""
     sequence_levels: tuple[bool, ...]
     """For each key: whether its container is a list or tuple."""
-    value: PackedArray | bool | int | float | complex
+    value: NumberOrArray
     """The number, or where the array lies."""
 
 
@@ -126,45 +125,22 @@ def _from_metadata(place: Place) -> Tree:
 
 
 def _from_msgpack(place: Place) -> Tree:
-    root = MsgpackFile(place.uri, CHECKPOINT).tree()
+    file = MsgpackFile(place.uri, CHECKPOINT)
+    root = file.tree()
     stored: list[Stored] = []
     inline: list[Inline] = []
     placeholders: list[Placeholder] = []
     keeps_lists = _has_list(root)
     # An empty mapping is one for sure only where lists are not written as mappings.
-    empty_dict: Literal["empty_dict", "empty"] = "empty_dict" if keeps_lists else "empty"
+    empty_dict = "empty_dict" if keeps_lists else "empty"
     for path, levels, value in walk(root):
         if isinstance(value, str) and value.startswith(_PLACEHOLDER):
             stored.append(Stored(path, levels, value.removeprefix(_PLACEHOLDER)))
-        elif isinstance(value, str):
-            placeholders.append(Placeholder(path, "string", value))
-        elif value is None or value in ({}, []):
-            kind = "none" if value is None else "empty_list" if value == [] else empty_dict
-            placeholders.append(Placeholder(path, kind))
-        elif isinstance(value, (PackedArray, bool, int, float, complex)):
-            inline.append(Inline(path, levels, value))
+        elif (placeholder := placeholder_of(path, value, empty_dict=empty_dict)) is not None:
+            placeholders.append(placeholder)
         else:
-            raise CorruptCheckpointError(
-                f"{CHECKPOINT} holds a value of no known kind",
-                where=f"{'/'.join(path)} in {storage.join(place.uri, CHECKPOINT)}",
-                found=repr(value),
-                remedy="drop the leaf in the source, or report this with the version that wrote it",
-            )
+            inline.append(Inline(path, levels, file.number_or_array(path, value)))
     return Tree(tuple(stored), tuple(inline), tuple(placeholders), (CHECKPOINT,), {}, keeps_lists)
-
-
-def walk(
-    value: Any, path: tuple[str, ...] = (), levels: tuple[bool, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], tuple[bool, ...], Any]]:
-    """(path, sequence levels, value) of everything in a tree that is not a filled dict or list."""
-    if isinstance(value, dict) and value:
-        for key, child in value.items():
-            yield from walk(child, (*path, str(key)), (*levels, False))
-    elif isinstance(value, list) and value:
-        for index, child in enumerate(value):
-            yield from walk(child, (*path, str(index)), (*levels, True))
-    else:
-        yield path, levels, value
 
 
 def _has_list(root: Any) -> bool | None:

@@ -11,7 +11,7 @@ import numpy as np
 from migrate import storage
 from migrate.box import Box
 from migrate.errors import CorruptCheckpointError
-from migrate.sources.dtypes import logical_dtype
+from migrate.sources.dtypes import dtype_named
 
 READ_BYTES = 8 << 20
 """Upper bound, in bytes, of one read that serves more than a single row."""
@@ -75,9 +75,7 @@ class RawReader:
 
     @property
     def _dtype(self) -> np.dtype[np.generic]:
-        dtype = logical_dtype(self.dtype_name)
-        assert dtype is not None, self.dtype_name  # readers are made only for dtypes that exist
-        return dtype
+        return dtype_named(self.dtype_name)
 
     def _elements(self, first: int, stop: int, box: Box) -> bytes:
         """The bytes of elements ``first`` to ``stop`` in C order."""

@@ -15,6 +15,7 @@ from migrate.box import Box
 from migrate.errors import CorruptCheckpointError, SourceError, StorageError
 from migrate.sources import ocdbt, zarr_documents
 from migrate.sources.base import MissingChunks
+from migrate.sources.dtypes import dtype_named
 from migrate.sources.zarr_documents import Driver
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class TensorStoreReader:
     """The leaf's name, for messages."""
     missing_chunks: MissingChunks = "error"
     """What an absent chunk does."""
+    view_as: str | None = None
+    """The dtype whose bits the stored elements are, where that is another one of the same size."""
 
     def read(self, box: Box, *, storage_order: tuple[int, ...] | None = None) -> np.ndarray:
         """The elements of ``box``: ``box.size`` of them, C-contiguous in ``storage_order`` (default: C order).
@@ -48,12 +51,13 @@ class TensorStoreReader:
             result: np.ndarray = view.read(order="C").result()
         except (ValueError, OSError, NotImplementedError) as error:
             raise self._error(error, box) from error
-        return result
+        return result if self.view_as is None else result.view(dtype_named(self.view_as))
 
     def to_json(self) -> dict[str, object]:
-        """The reader's kind, TensorStore spec and treatment of absent chunks."""
+        """The reader's kind, TensorStore spec, treatment of absent chunks, and dtype if it is not the stored one."""
         spec: dict[str, object] = json.loads(self.spec_json)
-        return {"reader": "tensorstore", "spec": spec, "missing_chunks": self.missing_chunks}
+        told: dict[str, object] = {"reader": "tensorstore", "spec": spec, "missing_chunks": self.missing_chunks}
+        return told if self.view_as is None else {**told, "view_as": self.view_as}
 
     def _error(self, error: BaseException, box: Box) -> SourceError | StorageError:
         spec: dict[str, Any] = json.loads(self.spec_json)
@@ -97,7 +101,13 @@ class TensorStoreReader:
 
 
 def tensorstore_reader(
-    kvstore: dict[str, Any], path: str, driver: Driver, *, name: str, missing_chunks: MissingChunks
+    kvstore: dict[str, Any],
+    path: str,
+    driver: Driver,
+    *,
+    name: str,
+    missing_chunks: MissingChunks,
+    view_as: str | None = None,
 ) -> TensorStoreReader:
     """The reader of the array at ``path`` of a key-value store."""
     prefix = kvstore.get("path", "")
@@ -106,7 +116,7 @@ def tensorstore_reader(
         "kvstore": {**kvstore, "path": f"{prefix}{path}/"},
         "fill_missing_data_reads": missing_chunks == "zeros",
     }
-    return TensorStoreReader(json.dumps(spec, sort_keys=True), name, missing_chunks)
+    return TensorStoreReader(json.dumps(spec, sort_keys=True), name, missing_chunks, view_as)
 
 
 def absent_chunks(spec: dict[str, Any]) -> tuple[list[str], int]:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from migrate.errors import CheckpointNotFoundError, UnknownFormatError
 from migrate.sources.base import MissingChunks, SourceCheckpoint, SourceFormat
+from migrate.sources.flax_msgpack import FlaxFormat
 from migrate.sources.jax_arrays import JaxArraysFormat
 from migrate.sources.orbax import OrbaxFormat
 from migrate.sources.place import Place
 from migrate.sources.safetensors import SafetensorsFormat
+from migrate.sources.t5x import T5xFormat
 
-FORMATS: tuple[SourceFormat, ...] = (OrbaxFormat(), SafetensorsFormat(), JaxArraysFormat())
+# T5X comes before Orbax, whose tree file has the same name; jax's arrays come last, having the fewest marks.
+FORMATS: tuple[SourceFormat, ...] = (
+    T5xFormat(),
+    OrbaxFormat(),
+    FlaxFormat(),
+    SafetensorsFormat(),
+    JaxArraysFormat(),
+)
 """Every known format, in the order they are asked."""
 
 

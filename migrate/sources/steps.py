@@ -16,6 +16,8 @@ from migrate.sources.place import Place
 TEMPORARY = ".orbax-checkpoint-tmp"
 """Part of the name of every directory that Orbax has not finished."""
 
+_TEMPORARY_T5X = ".tmp-"
+
 COMMITTED = "commit_success.txt"
 """File that makes an Orbax directory finished where directories cannot be renamed."""
 
@@ -49,6 +51,11 @@ def step_number(name: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
+def is_temporary(name: str) -> bool:
+    """Whether a directory of this name is one that its writer has not finished."""
+    return TEMPORARY in name or _TEMPORARY_T5X in name
+
+
 def choose_step(place: Place, names: list[str], step: int | None) -> str:
     """The one of ``names`` (all with a step number) that holds ``step``, by default the latest.
 
@@ -58,8 +65,8 @@ def choose_step(place: Place, names: list[str], step: int | None) -> str:
     wanted = max(numbers.values()) if step is None else step
     found = sorted(name for name, number in numbers.items() if number == wanted)
     if not found:
-        unfinished = [name for name in place.folders if TEMPORARY in name]
-        if any(step_number(name.split(TEMPORARY)[0]) == step for name in unfinished):
+        unfinished = [name for name in place.folders if is_temporary(name)]
+        if any(step_number(name.partition(".")[0]) == step for name in unfinished):
             raise uncommitted(place, f"step {step} is not finished", sorted(unfinished))
         raise CheckpointNotFoundError(
             f"there is no step {step}",
@@ -83,22 +90,15 @@ def resolve(place: Place, step: int | None, item: str | None, is_item: Callable[
     Raises :class:`CheckpointNotFoundError`, :class:`AmbiguousCheckpointError` and
     :class:`UncommittedCheckpointError`, each listing what is there.
     """
-    if TEMPORARY in place.name:
+    if is_temporary(place.name):
         raise uncommitted(place, "this directory is not finished", [place.name])
     if is_item(place):
-        require_step(place, step)
-        if item is not None:
-            raise CheckpointNotFoundError(
-                f"there is no item {item!r}",
-                where=place.uri,
-                found="a single item without a name",
-                remedy="leave the item out, or give the path of the directory that holds the items",
-            )
+        require_single(place, step, item)
         return Chosen(place, place, step_number(place.name))
     steps = step_names(place, is_item)
     if not steps:
-        unfinished = sorted(name for name in place.folders if TEMPORARY in name)
-        if any(step_number(name.split(TEMPORARY)[0]) is not None for name in unfinished):
+        unfinished = sorted(name for name in place.folders if is_temporary(name))
+        if any(step_number(name.partition(".")[0]) is not None for name in unfinished):
             raise uncommitted(place, "no step is finished", unfinished)
         require_step(place, step)
         return _choose_item(place, step_number(place.name), item, is_item, {})
@@ -124,21 +124,26 @@ def require_step(place: Place, step: int | None) -> None:
         )
 
 
-def require_single(place: Place, step: int | None, item: str | None) -> None:
-    """Refuse a step or item where ``place`` is a single file; raises :class:`CheckpointNotFoundError`."""
-    require_step(place, step)
+def require_no_item(place: Place, item: str | None) -> None:
+    """Refuse an item where ``place`` has none; raises :class:`CheckpointNotFoundError`."""
     if item is not None:
         raise CheckpointNotFoundError(
             f"there is no item {item!r}",
             where=place.uri,
-            found="a single file",
-            remedy="leave the item out, or give the path of the directory",
+            found="a checkpoint without items",
+            remedy="leave the item out, or give the path of the directory that holds the items",
         )
+
+
+def require_single(place: Place, step: int | None, item: str | None) -> None:
+    """Refuse any item, and another step than that of ``place``; raises :class:`CheckpointNotFoundError`."""
+    require_step(place, step)
+    require_no_item(place, item)
 
 
 def holds_items(place: Place, is_item: Callable[[Place], bool]) -> bool:
     """Whether ``place`` is an item, a step of items, or a directory of steps, finished or not."""
-    if is_item(place) or place.files & _STEP_MARKERS or any(TEMPORARY in name for name in place.folders):
+    if is_item(place) or place.files & _STEP_MARKERS or any(is_temporary(name) for name in place.folders):
         return True
     return any(is_item(place.child(name)) for name in place.folders) or bool(step_names(place, is_item))
 
@@ -149,7 +154,7 @@ def step_names(place: Place, is_item: Callable[[Place], bool]) -> list[str]:
         return []
     found = []
     for name in sorted(place.folders):
-        if step_number(name) is None or TEMPORARY in name:
+        if step_number(name) is None or is_temporary(name):
             continue
         child = place.child(name)
         if is_item(child) or child.files & _STEP_MARKERS or any(is_item(child.child(n)) for n in child.folders):
@@ -172,7 +177,7 @@ def uncommitted(place: Place, what: str, names: list[str]) -> UncommittedCheckpo
 def _choose_item(
     place: Place, step: int | None, item: str | None, is_item: Callable[[Place], bool], notes: dict[str, str]
 ) -> Chosen:
-    finished = [name for name in sorted(place.folders) if TEMPORARY not in name]
+    finished = [name for name in sorted(place.folders) if not is_temporary(name)]
     unfinished = sorted(place.folders - set(finished))
     items = [name for name in finished if is_item(place.child(name))]
     others = [f"{name} (no arrays)" for name in finished if name not in items]

@@ -63,7 +63,7 @@ REFUSED: list[tuple[str, dict[str, Any], type[SourceError], list[str]]] = [
     ("", {"item": "extra"}, CheckpointNotFoundError, ["'extra'", "params, state"]),
     ("2", {"step": 1}, CheckpointNotFoundError, ["no step 1", "of step 2"]),
     ("2/params", {"step": 2}, CheckpointNotFoundError, ["no step 2", "a single checkpoint"]),
-    ("2/params", {"item": "params"}, CheckpointNotFoundError, ["'params'", "without a name"]),
+    ("2/params", {"item": "params"}, CheckpointNotFoundError, ["'params'", "without items"]),
     ("3", {}, CheckpointNotFoundError, ["nothing lies at this path", "/3"]),
     ("2/extra", {}, UnknownFormatError, ["metadata", "_METADATA", *(known.name for known in FORMATS)]),
     ("2/extra/metadata", {}, UnknownFormatError, ["a file"]),
