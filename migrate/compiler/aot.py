@@ -8,6 +8,7 @@ from typing import Any, Literal
 import jax
 import jax.export
 from jax.experimental.layout import Format, Layout
+from jax.sharding import Mesh
 
 from migrate.compiler.arguments import AbstractLeaf
 from migrate.compiler.failures import compile_failure, trace_failure
@@ -17,12 +18,13 @@ from migrate.program import Program
 Policy = Literal["auto", "default"]
 
 
-def lower(program: Program, leaves: Sequence[AbstractLeaf], policy: Policy) -> jax.stages.Lowered:
+def lower(program: Program, mesh: Mesh, leaves: Sequence[AbstractLeaf], policy: Policy) -> jax.stages.Lowered:
     """The program traced and lowered to StableHLO.
 
     Under ``auto`` XLA chooses the layout of every argument that is not pinned, and of the results too, so that a
     donated buffer can be reused in place. ``keep_unused``: without it an unused argument vanishes and later HLO
-    parameter numbers move. Raises :class:`ProgramError` with what the function raised.
+    parameter numbers move. ``mesh`` is the context mesh meanwhile: models name its axes in sharding constraints.
+    Raises :class:`ProgramError` with what the function raised.
     """
     formats = [_format(leaf, policy) for leaf in leaves]
     jitted = jax.jit(
@@ -33,7 +35,8 @@ def lower(program: Program, leaves: Sequence[AbstractLeaf], policy: Policy) -> j
         keep_unused=True,
     )
     try:
-        return jitted.lower(*_unflatten(program, [leaf.struct for leaf in leaves]))
+        with jax.set_mesh(mesh):
+            return jitted.lower(*_unflatten(program, [leaf.struct for leaf in leaves]))
     except Exception as error:  # whatever the user's function raises under tracing
         raise trace_failure(error) from error
 
@@ -54,7 +57,7 @@ def compile_lowered(
         raise compile_failure(error, flags, where) from error
 
 
-def export_program(program: Program, leaves: Sequence[AbstractLeaf], platform: str) -> bytes:
+def export_program(program: Program, mesh: Mesh, leaves: Sequence[AbstractLeaf], platform: str) -> bytes:
     """The portable ``jax.export`` artifact: StableHLO with shardings, without layouts or a compiler's output.
 
     Raises :class:`ProgramError` if the program cannot be exported, or its trees hold node types that are not
@@ -67,10 +70,9 @@ def export_program(program: Program, leaves: Sequence[AbstractLeaf], platform: s
         keep_unused=True,
     )
     try:
-        exported = jax.export.export(jitted, platforms=[platform])(
-            *_unflatten(program, [leaf.struct for leaf in leaves])
-        )
-        return bytes(exported.serialize())
+        with jax.set_mesh(mesh):
+            structs = _unflatten(program, [leaf.struct for leaf in leaves])
+            return bytes(jax.export.export(jitted, platforms=[platform])(*structs).serialize())
     except Exception as error:  # ValueError for unregistered nodes and unstable custom calls, and what they wrap
         raise ProgramError(
             "the program cannot be written as a jax.export artifact",

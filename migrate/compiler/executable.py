@@ -19,8 +19,8 @@ def dump(compiled: jax.stages.Compiled, mesh: Mesh) -> bytes:
     follows the chips' wiring, not their ids (v5e:2x4 gives 0 1 2 3 7 6 5 4). Loaded in another order it ends the
     process at its first call ("PjRtBuffer's memory space is addressed by device ...", measured on CPU).
 
-    Raises :class:`ProgramError` if its input or output tree holds nodes that cannot be pickled, or if it closes over
-    arrays that jax passes as hidden arguments; :class:`CompileError` if the platform cannot serialize executables.
+    Raises :class:`ProgramError` if its trees hold nodes that cannot be pickled, if it calls back into Python, or closes
+    over arrays that jax passes as hidden arguments; :class:`CompileError` if the platform cannot serialize executables.
     """
     try:
         return pickle.dumps((*serialize_executable.serialize(compiled), [device.id for device in mesh.devices.flat]))
@@ -33,10 +33,11 @@ def dump(compiled: jax.stages.Compiled, mesh: Mesh) -> bytes:
         ) from error
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise ProgramError(
-            "the program's arguments or results have tree nodes that cannot be pickled",
-            where="Program.arguments or the function's result",
+            "the executable cannot be pickled",
+            where="Program",
             found=str(error),
-            remedy="use dicts, tuples and lists, or node classes defined at the top level of a module",
+            remedy="define tree node classes at the top level of a module, and do not call back into Python from the "
+            "function (jax.debug.print, jax.pure_callback)",
         ) from error
     except ValueError as error:
         raise CompileError("the executable cannot be serialized", found=str(error)) from error

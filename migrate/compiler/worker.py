@@ -38,7 +38,7 @@ def compile_here(request: Request, directory: Path) -> str:
     program = resolve(config.entry, mesh, config.arguments, request.python_path)
     leaves = abstract_leaves(program, mesh)
     clock.lap("program resolved")
-    lowered = aot.lower(program, leaves, target.layout)
+    lowered = aot.lower(program, mesh, leaves, target.layout)
     clock.lap("lowered")
     compiled = aot.compile_lowered(lowered, target.flags, f"program {config.name} for {target.topology}")
     clock.lap("compiled")
@@ -51,7 +51,7 @@ def compile_here(request: Request, directory: Path) -> str:
     (directory / EXECUTABLE_FILE).write_bytes(executable.dump(compiled, mesh))
     clock.lap("executable written")
     platform = "tpu" if cpu_devices(target.topology) is None else "cpu"
-    (directory / EXPORTED_FILE).write_bytes(aot.export_program(program, leaves, platform))
+    (directory / EXPORTED_FILE).write_bytes(aot.export_program(program, mesh, leaves, platform))
     clock.lap("export written")
     return signature.to_json()
 

@@ -104,6 +104,21 @@ def no_tuple(mesh: Mesh) -> Program:
     return Program(_first, {"x": _struct(mesh, (8,))})
 
 
+def constrained(mesh: Mesh) -> Program:
+    """Names mesh axes without the mesh, as most model code does."""
+    return Program(
+        lambda w: jax.lax.with_sharding_constraint(w * 2, PartitionSpec("model")), (_struct(mesh, (8, 8), "data"),)
+    )
+
+
+def calls_back(mesh: Mesh) -> Program:
+    def step(w: Any) -> Any:
+        jax.debug.print("{}", w[0])
+        return w
+
+    return Program(step, (_struct(mesh, (8,)),))
+
+
 def fails_under_tracing(mesh: Mesh) -> Program:
     return Program(lambda x: x @ jnp.ones((3, 3)), (_struct(mesh, (8, 8)),))
 

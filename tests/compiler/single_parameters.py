@@ -62,7 +62,7 @@ def main(topologies: list[str]) -> None:
                 program = Program(_no_results, (struct,))
                 leaves = abstract_leaves(program, mesh)
                 case = f"{topology} {dtype}{list(shape)}"
-                lowered = aot.lower(program, leaves, "auto" if number % 2 else "default")
+                lowered = aot.lower(program, mesh, leaves, "auto" if number % 2 else "default")
                 compiled = aot.compile_lowered(lowered, {}, case)
                 (spec,) = describe.parameter_specs(leaves, compiled)
                 found = describe.device_memory(compiled).argument_bytes

@@ -124,6 +124,10 @@ def test_pinned_layout_is_kept(make_job: MakeJob, tmp_path: Path, layout: str) -
     assert parameters["w/row_major"].major_to_minor == (0, 1)
 
 
+def test_sharding_constraints_find_the_mesh(make_job: MakeJob, tmp_path: Path) -> None:
+    assert compile_program(make_job("constrained"), tmp_path).signature.parameters[0].partition == (("data",), ())
+
+
 def test_host_memory_is_told_apart(make_job: MakeJob, tmp_path: Path) -> None:
     parameters = by_name(compile_program(make_job("on_host"), tmp_path).signature)
     assert parameters["w/w"].layout.memory_space == HOST_MEMORY_SPACE

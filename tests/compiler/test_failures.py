@@ -39,6 +39,7 @@ PROGRAMS = [
     ("no_tuple", {}, ProgramError, "Program.arguments", "dict"),
     ("trees", {"arguments": {"no_such": 1}}, ProgramError, "program.entry", "no_such"),
     ("fails_under_tracing", {}, ProgramError, "programs.py:", "TypeError"),
+    ("calls_back", {}, ProgramError, "Program", "jax.debug.print"),
     ("not_an_array", {}, ProgramError, "x/a/b", "int: 3"),
     ("prng_key", {}, ProgramError, "x/key", "jax.random.wrap_key_data"),
     ("wide", {}, ProgramError, "x/w", "jax_enable_x64"),
