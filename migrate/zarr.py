@@ -13,16 +13,16 @@ from migrate.box import Grid
 from migrate.errors import UnsupportedLeafError
 from migrate.layout import dtype_bits, xla_dtype
 
-# Zarr v3 data types that TensorStore writes (its zarr3 driver's documentation); complex ones accept no fill value of 0.
-_FILL_VALUES: dict[str, bool | int | float | None] = {
+# Zarr v3 data types that TensorStore writes (its zarr3 driver's documentation), with their zero as Zarr v3 writes it.
+_FILL_VALUES: dict[str, bool | int | float | list[float]] = {
     "bool": False,
     **dict.fromkeys(["int4", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"], 0),
     **dict.fromkeys(["float16", "bfloat16", "float32", "float64"], 0.0),
     **dict.fromkeys(
         ["float8_e3m4", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2", "float8_e5m2fnuz"], 0.0
     ),
-    "complex64": None,
-    "complex128": None,
+    "complex64": [0.0, 0.0],
+    "complex128": [0.0, 0.0],
 }
 ZARR_METADATA_KEY = "zarr.json"
 _ZSTD_LEVEL = 1
@@ -78,21 +78,17 @@ class StoredArray:
         if self.compression == "zstd":
             codecs.append({"name": "zstd", "configuration": {"level": _ZSTD_LEVEL, "checksum": False}})
         codecs.append({"name": "crc32c"})
-        fill_value = _FILL_VALUES[self.dtype]
-        metadata: dict[str, Any] = {
+        return {
             "zarr_format": 3,
             "node_type": "array",
             "shape": list(self.shape),
             "data_type": self.dtype,
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.chunk_shape)}},
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-            "fill_value": fill_value,
+            "fill_value": _FILL_VALUES[self.dtype],
             "codecs": codecs,
             "attributes": {},
         }
-        if fill_value is None:
-            del metadata["fill_value"]
-        return metadata
 
     def chunk_keys(self) -> Iterator[str]:
         """Key of each chunk below the array's prefix, in C order of the grid (``default`` chunk key encoding)."""
