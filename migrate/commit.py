@@ -231,9 +231,13 @@ def _merge(directory: str, owners: Mapping[str, str], records: tuple[ArrayRecord
 
 
 def _delete_leftovers(directory: str, writers: set[str]) -> None:
-    """Delete databases that no receipt names, and lock files: what killed writers left."""
+    """Delete what killed writers left: databases that no receipt names, and lock files in the others.
+
+    Nobody writes into these any more. A lock file of the root database may be another commit's, at this moment.
+    """
     keep = {arrays.writer_directory(writer) + "/" for writer in writers}
     for name in storage.list_directory(directory):
-        if name.startswith(arrays.WRITER_PREFIX) and name not in keep:
+        if name in keep:
+            storage.delete_locks(storage.join(directory, name))
+        elif name.startswith(arrays.WRITER_PREFIX):
             storage.delete_directory(storage.join(directory, name))
-    storage.delete_locks(directory)

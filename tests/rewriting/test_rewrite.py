@@ -29,7 +29,7 @@ DTYPES = {
     "int4": "a byte an element on disk, although the type has four bits",
     "bool": "not a number",
     "float8_e4m3fn": "no zero-cost NumPy operations",
-    "complex64": "its fill value must be left out of zarr.json",
+    "complex64": "its fill value is a pair of numbers",
     "int64": "wider than the rest",
 }
 
