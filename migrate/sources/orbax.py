@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from migrate import storage
-from migrate.errors import CorruptCheckpointError, UnsupportedLeafError
+from migrate.errors import CorruptCheckpointError, UncommittedCheckpointError, UnsupportedLeafError
 from migrate.sources import steps, zarr_documents
 from migrate.sources.arrays import DATABASE, FoundArray, array_leaf, find_arrays
 from migrate.sources.base import MissingChunks, Placeholder, SourceCheckpoint
@@ -217,23 +217,29 @@ def _require_committed(chosen: Chosen) -> None:
     """On an object store, where nothing can be renamed, a file says that a directory is finished.
 
     Orbax itself asks for that file on Google Cloud Storage. Elsewhere a copy of a checkpoint that was finished by a
-    rename has none, so its absence counts only beside a directory that has it.
+    rename has none, so its absence counts only if the item, its step or another step has it.
     """
     if storage.is_local(chosen.place.uri):
         return
     places = [chosen.place, chosen.step_place]
-    if all(steps.COMMITTED in place.files for place in places) or _commit_time(chosen.step_place):
+    marked = [steps.COMMITTED in place.files for place in places]
+    if all(marked) or _commit_time(chosen.step_place):
         return
-    siblings = Place(chosen.step_place.parent)
-    used = chosen.place.uri.startswith("gs://") or any(
-        key.rpartition("/")[2] == steps.COMMITTED and key.count("/") <= 2 for key in siblings.keys
-    )
-    if used:
-        raise steps.uncommitted(
-            chosen.step_place,
+    if chosen.place.uri.startswith("gs://") or any(marked) or _another_step_is_marked(chosen):
+        raise UncommittedCheckpointError(
             f"the checkpoint is not finished: {steps.COMMITTED} is missing",
-            [chosen.step_place.looked_at()],
+            where=chosen.step_place.uri,
+            found=chosen.step_place.looked_at(),
+            remedy="wait for its writer to finish, or use an earlier step; if this is a whole copy of a checkpoint "
+            f"from a local disk, put an empty {steps.COMMITTED} into it",
         )
+
+
+def _another_step_is_marked(chosen: Chosen) -> bool:
+    if chosen.step is None:
+        return False
+    keys = (key.split("/") for key in Place(chosen.step_place.parent).keys)
+    return any(key[-1] == steps.COMMITTED and steps.step_number(key[0]) is not None and len(key) == 2 for key in keys)
 
 
 def _commit_time(place: Place) -> bool:

@@ -180,7 +180,7 @@ def _choose_item(
     finished = [name for name in sorted(place.folders) if not is_temporary(name)]
     unfinished = sorted(place.folders - set(finished))
     items = [name for name in finished if is_item(place.child(name))]
-    others = [f"{name} (no arrays)" for name in finished if name not in items]
+    others = [f"{name} (no tree)" for name in finished if name not in items]
     listed = ", ".join([*items, *others, *(f"{name} (not finished)" for name in unfinished)]) or "nothing"
     if item is None and len(items) > 1:
         raise AmbiguousCheckpointError(

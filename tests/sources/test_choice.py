@@ -26,7 +26,7 @@ def test_the_latest_step_is_chosen(fixture: Callable[[str], Any]) -> None:
     latest = open_checkpoint(str(path), item="params")
     assert (latest.step, latest.item, latest.uri) == (2, "params", f"{path}/2/params")
     assert latest.details["steps"] == "1, 2"
-    assert latest.details["items"] == "params, state, extra (no arrays)"
+    assert latest.details["items"] == "params, state, extra (no tree)"
     assert open_checkpoint(str(path), step=1, item="params").uri == f"{path}/1/params"
 
 
@@ -57,9 +57,9 @@ def test_the_only_item_is_chosen(fixture: Callable[[str], Any], name: str, step:
 
 REFUSED: list[tuple[str, dict[str, Any], type[SourceError], list[str]]] = [
     # below the fixture, arguments, error, what its message holds
-    ("", {}, AmbiguousCheckpointError, ["2 items", "params, state, extra (no arrays)"]),
+    ("", {}, AmbiguousCheckpointError, ["2 items", "params, state, extra (no tree)"]),
     ("", {"step": 3}, CheckpointNotFoundError, ["no step 3", "steps 1, 2"]),
-    ("", {"item": "optimizer"}, CheckpointNotFoundError, ["'optimizer'", "params, state, extra (no arrays)"]),
+    ("", {"item": "optimizer"}, CheckpointNotFoundError, ["'optimizer'", "params, state, extra (no tree)"]),
     ("", {"item": "extra"}, CheckpointNotFoundError, ["'extra'", "params, state"]),
     ("2", {"step": 1}, CheckpointNotFoundError, ["no step 1", "of step 2"]),
     ("2/params", {"step": 2}, CheckpointNotFoundError, ["no step 2", "a single checkpoint"]),

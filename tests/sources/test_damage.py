@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 import tensorstore as ts
@@ -123,6 +124,12 @@ CASES: list[tuple[str, Damage, type[ReexportError], list[str]]] = [
     ("orbax_027_zarr", put("checkpoint", b"\x82\xa1a\x01\xa1a\x02"), CorruptCheckpointError, ["a key twice"]),
     ("orbax_027_zarr", put("checkpoint", b"\x81\xa1a\xc1"), CorruptCheckpointError, ["0xc1"]),
     ("orbax_027_zarr", put("checkpoint", b"\x81\xa1a\xd4\x07x"), CorruptCheckpointError, ["no known kind", "a in"]),
+    (
+        "orbax_027_zarr",
+        put("checkpoint", msgpack.packb({"a.b": "PLACEHOLDER://a.b", "a": {"b": "PLACEHOLDER://a.b"}})),
+        CorruptCheckpointError,
+        ["'a.b'", "['a']['b']", "['a.b'] and"],
+    ),
     ("orbax_018_aggregate", cut("checkpoint"), CorruptCheckpointError, ["checkpoint", "the file ends before byte"]),
     ("orbax_048_ocdbt", remove("_METADATA"), CorruptCheckpointError, []),
     ("flax_075_orbax", remove("*/checkpoint"), CorruptCheckpointError, ["missing", "checkpoint"]),

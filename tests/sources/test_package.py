@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from migrate.errors import AmbiguousCheckpointError
 from migrate.sources import open_checkpoint
 
 
@@ -32,6 +34,20 @@ def test_opening_and_reading_needs_neither_jax_nor_orbax(fixture: Callable[[str]
     path = str(fixture("orbax_0128_ocdbt").path)
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
     assert done.stdout == "True []\n"
+
+
+def test_opening_opens_no_array(
+    orbax_name: str, fixture: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many arrays a checkpoint has, it opens from its metadata documents alone."""
+    import tensorstore as ts
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("an array was opened")
+
+    monkeypatch.setattr(ts, "open", refuse)
+    with contextlib.suppress(AmbiguousCheckpointError):
+        open_checkpoint(str(fixture(orbax_name).path))
 
 
 def rewrite(path: Path) -> None:
