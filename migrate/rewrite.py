@@ -5,7 +5,6 @@ All chunks of an item go into one OCDBT transaction: it commits them together, i
 
 from __future__ import annotations
 
-import functools
 import time
 import uuid
 from collections.abc import Iterator
@@ -37,10 +36,13 @@ def allow(destination: Destination) -> None:
     _stopped.discard(destination.run_uri)
 
 
-@functools.cache
+# Made at import, not at first use: threads that race through a cached function would each get a name of their own.
+_WRITER_ID = uuid.uuid4().hex[:16]
+
+
 def writer_id() -> str:
     """Name of this process among all writers of all runs."""
-    return uuid.uuid4().hex[:16]
+    return _WRITER_ID
 
 
 def rewrite_item(item: Item, destination: Destination) -> Receipt:

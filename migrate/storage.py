@@ -7,9 +7,9 @@ way anything becomes visible (see :func:`create`).
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
+import threading
 import urllib.parse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ MAX_METADATA_BYTES = 1 << 30
 LOCK_SUFFIX = ".__lock"
 """Of the files by which TensorStore makes conditional writes on a local disk atomic."""
 
-_URL = re.compile(r"^([a-z][a-z0-9+.-]*)://")
+_URL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def is_local(uri: str) -> bool:
@@ -81,21 +81,23 @@ def kvstore_spec(uri: str) -> dict[str, Any]:
     )
 
 
-@functools.cache
-def context(cache_bytes: int = 0) -> ts.Context:
-    """The TensorStore context of this process: one a cache size, so that OCDBT parents and children share it."""
+_contexts: dict[tuple[int, bool], ts.Context] = {}
+_contexts_lock = threading.Lock()
+
+
+def context(cache_bytes: int = 0, *, durable: bool = False) -> ts.Context:
+    """The TensorStore context of this process: one a kind, so that OCDBT parents and children share it.
+
+    Local writes are not flushed to disk one by one: data that no COMMIT.json names need not survive a power loss, and
+    a commit calls :func:`flush`. The ``durable`` context flushes each write before it is reported done.
+    """
     import tensorstore as ts
 
-    # fsync is left to the commit: data that no COMMIT.json names need not survive a power loss.
-    return ts.Context({"cache_pool": {"total_bytes_limit": cache_bytes}, "file_io_sync": False})
-
-
-@functools.cache
-def durable_context() -> ts.Context:
-    """A context whose local writes are flushed to disk before they are reported done."""
-    import tensorstore as ts
-
-    return ts.Context({"file_io_sync": True})
+    key = (cache_bytes, durable)
+    with _contexts_lock:
+        if key not in _contexts:
+            _contexts[key] = ts.Context({"cache_pool": {"total_bytes_limit": cache_bytes}, "file_io_sync": durable})
+        return _contexts[key]
 
 
 def open_kvstore(uri: str, *, durable: bool = False) -> ts.KvStore:
@@ -103,7 +105,7 @@ def open_kvstore(uri: str, *, durable: bool = False) -> ts.KvStore:
     import tensorstore as ts
 
     spec = kvstore_spec(uri)
-    return ts.KvStore.open(spec, context=durable_context() if durable else context()).result()
+    return ts.KvStore.open(spec, context=context(durable=durable)).result()
 
 
 def read(uri: str, key: str, *, max_bytes: int = MAX_METADATA_BYTES) -> bytes | None:
@@ -171,10 +173,13 @@ def _check_bytes(uri: str, key: str, found_bytes: int, max_bytes: int) -> None:
 
 
 def exists(uri: str, key: str) -> bool:
-    """Whether ``key`` exists under ``uri``."""
-    if is_local(uri):
-        return (local_path(uri) / key).is_file()
-    return open_kvstore(uri).read(key, byte_range=slice(0, 0)).result().state == "value"
+    """Whether ``key`` exists under ``uri``. Raises :class:`StorageError` if the store does not tell."""
+    try:
+        if is_local(uri):
+            return (local_path(uri) / key).is_file()
+        return open_kvstore(uri).read(key, byte_range=slice(0, 0)).result().state == "value"
+    except (ValueError, OSError) as error:
+        raise storage_error(f"{key} cannot be looked up", uri, error) from error
 
 
 def list_keys(uri: str) -> list[str]:
