@@ -1,7 +1,7 @@
 """A lease on a run: two drivers never work on one parameter set at the same time.
 
 The lease is a small file with an expiry, created and replaced by conditional writes only. A holder that died on this
-host is recognised by its process id and taken over at once; one elsewhere when its lease has expired.
+host is recognised by its process id and taken over at once; any other when its lease has expired.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ class _Holder:
     """Unix time in seconds."""
 
     def alive(self) -> bool:
-        if self.host == socket.gethostname():
-            return _process_exists(self.pid)
-        return time.time() < self.expires
+        # process ids are used again, in a restarted container at once: an expired lease has no holder anywhere
+        return time.time() < self.expires and (self.host != socket.gethostname() or _process_exists(self.pid))
 
 
 class Lease:
@@ -56,7 +55,8 @@ class Lease:
         if time.monotonic() - self._renewed < LEASE_SECONDS / 3:
             return
         value = self._new_value()
-        if not storage.replace(self._uri, LEASE_KEY, value, expected=self._value):
+        # the commit deletes all of the run's state, this lease too, a moment before the driver hears of it
+        if not any(storage.replace(self._uri, LEASE_KEY, value, expected=old) for old in (self._value, None)):
             raise self._conflict(_parse(storage.read(self._uri, LEASE_KEY, max_bytes=4096)))
         self._value = value
         self._renewed = time.monotonic()
