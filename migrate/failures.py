@@ -22,10 +22,12 @@ def save(found: Sequence[errors.ReexportError], destination: Destination) -> Non
 
 def take(destination: Destination) -> list[errors.ReexportError]:
     """The recorded failures, which are forgotten; empty if there are none."""
-    data = _unwritten.pop(destination.run_uri, None) or storage.read(destination.run_uri, FAILURES_KEY)
+    data = _unwritten.pop(destination.run_uri, None)
     if data is None:
-        return []
-    storage.delete(destination.run_uri, FAILURES_KEY)
+        data = storage.read(destination.run_uri, FAILURES_KEY)
+        if data is None:
+            return []
+        storage.delete(destination.run_uri, FAILURES_KEY)
     return [errors.from_json(fields) for fields in json.loads(data)]
 
 

@@ -6,6 +6,7 @@ metrics while a local run goes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import threading
@@ -16,11 +17,14 @@ _lock = threading.Lock()
 
 
 def record(directory: str | None, nbytes: int) -> None:
-    """Note one finished item of ``nbytes`` logical bytes; does nothing without a ``directory``."""
+    """Note one finished item of ``nbytes`` logical bytes; does nothing without a ``directory``.
+
+    Nor where it is missing or full, as on another machine: an item does not fail because its progress is not shown.
+    """
     if directory is None:
         return
     # one small append is atomic between processes; the lock keeps threads of this one in order
-    with _lock, (Path(directory) / str(os.getpid())).open("ab") as file:
+    with contextlib.suppress(OSError), _lock, (Path(directory) / str(os.getpid())).open("ab") as file:
         file.write(_RECORD.pack(nbytes))
 
 
