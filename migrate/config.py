@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,7 +26,7 @@ def parse_bytes(value: object) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
     if match is None or match.group(2).upper() not in _UNITS:
         raise ValueError("expected a number of bytes such as 67108864, 64MiB or 64MB")
-    return int(float(match.group(1)) * _UNITS[match.group(2).upper()])
+    return int(Fraction(match.group(1)) * _UNITS[match.group(2).upper()])
 
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]
@@ -104,7 +105,7 @@ _RULES: dict[str, type[_Section]] = {"drop": DropRule, "rename": RenameRule}
 
 def _rule_kind(value: Any) -> str | None:
     """Which rule a mapping is: the one whose key it has."""
-    keys = value if isinstance(value, dict) else type(value).model_fields
+    keys = value if isinstance(value, dict) else getattr(type(value), "model_fields", ())
     return next((kind for kind in _RULES if kind in keys), None)
 
 
@@ -181,9 +182,9 @@ def _check_mapping(job: Job, where: str) -> None:
     for number, rule in enumerate(job.mapping):
         pattern = rule.drop if isinstance(rule, DropRule) else rule.rename
         try:
-            re.compile(pattern)
+            compiled = re.compile(pattern)
             if isinstance(rule, RenameRule):
-                re.compile(f"(?:{pattern})|").sub(rule.to, "")  # a template that names a missing group raises
+                compiled.sub(rule.to, "")  # a template that names a missing group raises, match or not
         except (re.error, IndexError) as error:
             raise ConfigError(
                 f"a mapping rule is not a usable regular expression: {pattern!r}",
