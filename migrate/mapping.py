@@ -69,7 +69,11 @@ def match(
             problems.append(f"leaves {named[name].name} and {leaf.name} both map to {name}")
         else:
             named[name] = leaf
-    wanted = {parameter.name: parameter for parameter in parameters}
+    wanted: dict[str, ParameterSpec] = {}
+    for parameter in parameters:
+        # the keys of a path may hold slashes
+        if (first := wanted.setdefault(parameter.name, parameter)) is not parameter:
+            problems.append(f"parameters {list(first.path)} and {list(parameter.path)} are both called {first.name}")
     empty = {_destination("/".join(p.path), rules, select)[0]: p for p in placeholders}
     matches = []
     for name, parameter in wanted.items():
