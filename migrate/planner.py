@@ -278,7 +278,7 @@ def _cut_array(array: TargetArray, max_item_bytes: int) -> Iterator[ItemPart]:
 
 
 def read_amplification(shape: tuple[int, ...], item_shape: tuple[int, ...], source_chunk: tuple[int, ...]) -> float:
-    """Upper bound of bytes read over bytes of the array, when each item reads whole source chunks once."""
+    """How often a source chunk is read on average, when each item reads every source chunk it touches once."""
     amplification = 1.0
     for extent, item, chunk in zip(shape, item_shape, source_chunk, strict=True):
         if extent == 0:
