@@ -185,12 +185,10 @@ def exists(uri: str, key: str) -> bool:
 def list_keys(uri: str) -> list[str]:
     """Every key below ``uri``, relative to it, sorted; empty if nothing is there."""
     if is_local(uri):
-        root = local_path(uri)
-        return sorted(
-            os.path.relpath(os.path.join(folder, name), root).replace(os.sep, "/")
-            for folder, _, names in os.walk(root)
-            for name in names
-        )
+        root = os.fspath(local_path(uri))
+        # A prefix a folder: taking each path apart would cost more than reading the directories.
+        prefixes = ((folder[len(root) :].strip(os.sep), names) for folder, _, names in os.walk(root))
+        return sorted(f"{prefix}/{name}" if prefix else name for prefix, names in prefixes for name in names)
     try:
         return sorted(key.decode() for key in open_kvstore(uri).list().result())
     except (ValueError, OSError) as error:
@@ -323,9 +321,9 @@ def stamps(uri: str) -> Iterator[tuple[str, str]]:
 def stamps_of(uri: str, keys: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(key, stamp) of each of ``keys`` below ``uri``, as :func:`stamps` gives them."""
     if is_local(uri):
-        root = local_path(uri)
+        root = os.fspath(local_path(uri))
         for key in keys:
-            status = (root / key).stat()
+            status = os.stat(f"{root}/{key}")  # noqa: PTH116 - a Path a key costs more than the call
             yield key, f"{status.st_size}.{status.st_mtime_ns}"
         return
     store = open_kvstore(uri)

@@ -23,6 +23,7 @@ class Place:
     def __init__(self, uri: str, *, keys: tuple[str, ...] | None = None) -> None:
         self.uri = storage.normalise(uri)
         self._keys = keys
+        self._children: dict[str, Place] = {}
 
     @property
     def name(self) -> str:
@@ -84,7 +85,12 @@ class Place:
         return self._entries[1]
 
     def child(self, name: str) -> Place:
-        """The place called ``name`` directly or further below."""
+        """The place called ``name`` directly or further below; the same object each time, so listed once."""
+        if name not in self._children:
+            self._children[name] = self._below(name)
+        return self._children[name]
+
+    def _below(self, name: str) -> Place:
         uri = storage.join(self.uri, name)
         if storage.is_local(self.uri):
             return Place(uri)
