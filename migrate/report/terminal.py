@@ -26,7 +26,15 @@ _PIPED_WIDTH = 160
 def console(*, stderr: bool = False) -> Console:
     """A console for standard output or error: colours only on a terminal, and never under NO_COLOR."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, width=None if stream.isatty() else _PIPED_WIDTH, highlight=False, soft_wrap=False)
+    # paths and regular expressions are printed as they are: [a-z] is no style, :key: no emoji
+    return Console(
+        stderr=stderr,
+        width=None if stream.isatty() else _PIPED_WIDTH,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=False,
+    )
 
 
 def _table(columns: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]]) -> Table:

@@ -13,7 +13,8 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 def format_bytes(nbytes: float) -> str:
     """A byte count with a binary unit: ``5242880`` -> ``5.0 MiB``."""
     amount, unit = float(nbytes), 0
-    while amount >= 1024 and unit < len(_UNITS) - 1:
+    # what rounds to 1024.0 of a unit is 1.0 of the next
+    while round(amount, 1) >= 1024 and unit < len(_UNITS) - 1:
         amount /= 1024
         unit += 1
     return f"{int(amount)} B" if unit == 0 else f"{amount:.1f} {_UNITS[unit]}"
@@ -21,7 +22,7 @@ def format_bytes(nbytes: float) -> str:
 
 def format_seconds(seconds: float) -> str:
     """A duration: ``1.9 s``, ``2:05``, ``1:02:05``."""
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
