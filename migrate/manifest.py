@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -165,6 +166,7 @@ class Codec(Generic[Record]):
 
     def load(self, data: bytes, where: str) -> Record:
         """The record in ``data``. Raises :class:`NotAnExportError` naming ``where`` if it is damaged or too new."""
+        self._check_version(data, where)
         try:
             record: Record = self._adapter.validate_json(data)
         except ValueError as error:
@@ -175,15 +177,23 @@ class Codec(Generic[Record]):
                 found=str(error).splitlines()[-1].strip(),
                 remedy="restore the export from a copy, or run the job again into another output",
             ) from error
-        if record.format_version > FORMAT_VERSION:
+        return record
+
+    @staticmethod
+    def _check_version(data: bytes, where: str) -> None:
+        """A newer format may have other fields, so its version is looked at before anything else."""
+        try:
+            version = json.loads(data)["format_version"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return
+        if isinstance(version, int) and version > FORMAT_VERSION:
             raise NotAnExportError(
                 f"{where} was written by a newer reexport",
                 where=where,
                 expected=f"format version at most {FORMAT_VERSION}",
-                found=str(record.format_version),
+                found=str(version),
                 remedy="upgrade reexport",
             )
-        return record
 
 
 MANIFEST: Codec[Manifest] = Codec(Manifest)
