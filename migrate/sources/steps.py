@@ -16,7 +16,7 @@ from migrate.sources.place import Place
 TEMPORARY = ".orbax-checkpoint-tmp"
 """Part of the name of every directory that Orbax has not finished."""
 
-_TEMPORARY_T5X = ".tmp-"
+_TEMPORARY_T5X = re.compile(r"\.tmp-\d+$")
 
 COMMITTED = "commit_success.txt"
 """File that makes an Orbax directory finished where directories cannot be renamed."""
@@ -53,7 +53,7 @@ def step_number(name: str) -> int | None:
 
 def is_temporary(name: str) -> bool:
     """Whether a directory of this name is one that its writer has not finished."""
-    return TEMPORARY in name or _TEMPORARY_T5X in name
+    return TEMPORARY in name or _TEMPORARY_T5X.search(name) is not None
 
 
 def choose_step(place: Place, names: list[str], step: int | None) -> str:
@@ -90,12 +90,14 @@ def resolve(place: Place, step: int | None, item: str | None, is_item: Callable[
     Raises :class:`CheckpointNotFoundError`, :class:`AmbiguousCheckpointError` and
     :class:`UncommittedCheckpointError`, each listing what is there.
     """
-    if is_temporary(place.name):
-        raise uncommitted(place, "this directory is not finished", [place.name])
+    # The path may also be that of an item, whose step is the one that is not finished.
+    unfinished_path = [name for name in place.uri.split("/")[-2:] if is_temporary(name)]
+    if unfinished_path:
+        raise uncommitted(place, "this directory is not finished", unfinished_path)
     if is_item(place):
         require_single(place, step, item)
         return Chosen(place, place, step_number(place.name))
-    steps = step_names(place, is_item)
+    steps = step_names(place, is_item, wanted=step is not None)
     if not steps:
         unfinished = sorted(name for name in place.folders if is_temporary(name))
         if any(step_number(name.partition(".")[0]) is not None for name in unfinished):
@@ -148,20 +150,25 @@ def holds_items(place: Place, is_item: Callable[[Place], bool]) -> bool:
     return any(is_item(place.child(name)) for name in place.folders) or bool(step_names(place, is_item))
 
 
-def step_names(place: Place, is_item: Callable[[Place], bool]) -> list[str]:
-    """Names of the finished steps in ``place``; empty if it is a step itself."""
+def step_names(place: Place, is_item: Callable[[Place], bool], *, wanted: bool = False) -> list[str]:
+    """Names of the finished steps in ``place``; empty if it is a step itself.
+
+    A step may hold items whose names end in a number, beside others that do not; so may a directory of steps that
+    are items, beside a copy of the best one. Only with ``wanted`` are such names taken for steps.
+    """
     if place.files & _STEP_MARKERS:
         return []
-    found = []
-    for name in sorted(place.folders):
-        if step_number(name) is None or is_temporary(name):
-            continue
-        child = place.child(name)
-        if is_item(child) or child.files & _STEP_MARKERS or any(is_item(child.child(n)) for n in child.folders):
-            found.append(name)
-    # A step may hold items that happen to end in a number, beside others that do not.
+    numbered = [name for name in sorted(place.folders) if step_number(name) is not None and not is_temporary(name)]
+    items = [name for name in numbered if is_item(place.child(name))]
+    of_items = [name for name in numbered if name not in items and _is_step(place.child(name), is_item)]
     others = any(step_number(name) is None and is_item(place.child(name)) for name in place.folders)
-    return [] if others else found
+    if others and not of_items and not wanted:
+        return []
+    return sorted(items + of_items)
+
+
+def _is_step(place: Place, is_item: Callable[[Place], bool]) -> bool:
+    return bool(place.files & _STEP_MARKERS) or any(is_item(place.child(name)) for name in place.folders)
 
 
 def uncommitted(place: Place, what: str, names: list[str]) -> UncommittedCheckpointError:

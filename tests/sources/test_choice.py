@@ -123,6 +123,26 @@ def test_items_that_end_in_a_number_are_no_steps(copy_of: Callable[[str], Path])
     assert open_checkpoint(str(root), item="params_2").item == "params_2"
 
 
+def test_a_copy_beside_the_steps(fixture: Callable[[str], Any], tmp_path: Path) -> None:
+    item = fixture("orbax_0128_ocdbt").path
+    for name in ("checkpoint_1", "checkpoint_2", "best"):  # steps without items
+        shutil.copytree(item, tmp_path / "plain" / name)
+    with pytest.raises(AmbiguousCheckpointError, match="best, checkpoint_1, checkpoint_2"):
+        open_checkpoint(str(tmp_path / "plain"))
+    assert open_checkpoint(str(tmp_path / "plain"), step=2).step == 2
+    assert open_checkpoint(str(tmp_path / "plain"), item="best").item == "best"
+    shutil.copytree(fixture(MANAGED).path, tmp_path / "managed")
+    shutil.copytree(item, tmp_path / "managed" / "best")
+    assert open_checkpoint(str(tmp_path / "managed"), item="params").step == 2
+
+
+def test_an_item_of_an_unfinished_step(copy_of: Callable[[str], Path]) -> None:
+    root = copy_of(MANAGED)
+    (root / "2").rename(root / "2.orbax-checkpoint-tmp-17")
+    with pytest.raises(UncommittedCheckpointError, match="orbax-checkpoint-tmp-17"):
+        open_checkpoint(str(root / "2.orbax-checkpoint-tmp-17" / "params"))
+
+
 class TestObjectStore:
     """The same questions where only whole keys can be listed; the store is a local directory under another name."""
 
