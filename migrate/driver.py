@@ -270,6 +270,8 @@ def _rewrite(paths: Paths, prepared: Prepared, reporter: Reporter) -> tuple[int,
     lease = Lease(run_uri)
     ledger_directory = tempfile.mkdtemp(prefix="reexport-ledger-")
     try:
+        if export.is_export(paths.export(export_id)):
+            return 0, 0  # another driver committed it before this one had the lease
         destination = Destination(paths.parameters(plan_.parameter_set), run_uri, ledger_directory)
         failures.take(destination)
         programs = (_store_program(paths, prepared),)

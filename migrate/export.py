@@ -225,7 +225,11 @@ def verify_export(
     problems: list[VerificationError] = []
 
     def check(record: ArrayRecord) -> None:
-        stored_metadata = root.read(f"{record.stored.storage_name}/{ZARR_METADATA_KEY}").result()
+        try:
+            stored_metadata = root.read(f"{record.stored.storage_name}/{ZARR_METADATA_KEY}").result()
+        except (ValueError, OSError) as error:
+            found = str(error).splitlines()[0][:300]
+            raise VerificationError(f"the database of {record.name} cannot be read", found=found) from error
         if bytes(stored_metadata.value) != record.stored.zarr_json():
             raise VerificationError(f"{ZARR_METADATA_KEY} of {record.name} differs from what was committed")
         verify.verify_array(record.stored, database, record.name, record.chunk_digests)

@@ -182,18 +182,18 @@ def new_process() -> Iterator[Callable[[str], None]]:
 
 @pytest.fixture
 def two_arrays(tmp_path: Path) -> Run:
-    """A sharded, transposed matrix in many chunks and items, and a bias."""
+    """A sharded, transposed matrix in many chunks and items, and a bias; OCDBT keeps values below 100 bytes elsewhere."""
     arrays = {
-        ("layer", "kernel"): random_array((8, 12), "bfloat16"),
-        ("layer", "bias"): random_array((6,), "float32"),
+        ("layer", "kernel"): random_array((40, 12), "bfloat16"),
+        ("layer", "bias"): random_array((60,), "float32"),
     }
     return make_run(
         tmp_path,
         arrays,
-        source_chunks={("layer", "kernel"): (3, 5)},
-        shards={("layer", "kernel"): (8, 3)},
+        source_chunks={("layer", "kernel"): (15, 5)},
+        shards={("layer", "kernel"): (40, 3)},
         orders={("layer", "kernel"): (1, 0)},
-        max_item_bytes=60,
+        max_item_bytes=240,
     )
 
 

@@ -48,7 +48,7 @@ def test_export_holds_the_source_and_stands_every_check(two_arrays: Run) -> None
     rewrite_all(two_arrays)
     found = two_arrays.commit()
     checked = verify_export(found)
-    assert (checked.arrays, checked.chunks, checked.nbytes) == (2, 5, 8 * 12 * 2 + 6 * 4)
+    assert (checked.arrays, checked.chunks, checked.nbytes) == (2, 5, 40 * 12 * 2 + 60 * 4)
     assert found.manifest.bytes_written == two_arrays.plan.nbytes
     assert open_export(two_arrays.paths.output) == found == open_export(found.uri)
     for record in found.parameter_set().arrays:

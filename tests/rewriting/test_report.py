@@ -60,8 +60,8 @@ def test_plan_shows_every_array_and_the_sums(out: Console, prepared: Prepared) -
     lines = text_of(out).splitlines()
     kernel = next(line.split() for line in lines if line.startswith("layer/kernel"))
     #                         dtype       shape   source  x  chunks  target x chunks  order  bytes
-    assert kernel[1:11] == ["bfloat16", "8,12", "9", "x", "3,5", "4", "x", "8,3", "1,0", "192"]
-    assert "2 arrays, 216 B in 5 items" in lines[-1]
+    assert kernel[1:11] == ["bfloat16", "40,12", "9", "x", "15,5", "4", "x", "40,3", "1,0", "960"]
+    assert "2 arrays, 1.2 KiB in 5 items" in lines[-1]
     assert any("v5e:2x2, mesh data 1 x model 4, auto layouts" in line for line in lines)
     assert any("libtpu 0.0.42.1, 2:05" in line for line in lines)
     assert all(len(line) <= 160 for line in lines)
@@ -97,7 +97,7 @@ def test_array_names_are_printed_as_they_are(out: Console, prepared: Prepared) -
 def test_checkpoint(out: Console, two_arrays: Run) -> None:
     terminal.show_checkpoint(out, two_arrays.checkpoint)
     text = text_of(out)
-    for part in (two_arrays.checkpoint.uri, "layer/kernel", "9 x 3,5", "2 arrays, 216 B"):
+    for part in (two_arrays.checkpoint.uri, "layer/kernel", "9 x 15,5", "2 arrays, 1.2 KiB"):
         assert part in text.replace("\n", "")
 
 
@@ -109,15 +109,15 @@ def test_export_and_its_check(out: Console, two_arrays: Run) -> None:
     for record in found.parameter_set().arrays:
         assert record.digest[:12] in text
     assert "xla_tpu_scoped_vmem_limit_kib=65536" in text
-    assert f"Export {found.manifest.export} is intact: 2 arrays in 5 chunks, 216 B, and 0 program files" in text
+    assert f"Export {found.manifest.export} is intact: 2 arrays in 5 chunks, 1.2 KiB, and 0 program files" in text
 
 
 @pytest.mark.parametrize("again", [False, True])
 def test_result(out: Console, two_arrays: Run, again: bool) -> None:
     found = finished(two_arrays)
-    terminal.show_result(out, Result(found, two_arrays.plan, again, 5, 216, 1.5))
+    terminal.show_result(out, Result(found, two_arrays.plan, again, 5, 1200, 1.5))
     assert ("nothing was written" in text_of(out)) == again
-    assert ("216 B written and verified" in text_of(out)) == (not again)
+    assert ("1.2 KiB written and verified" in text_of(out)) == (not again)
 
 
 def test_signature_and_memory(out: Console, prepared: Prepared) -> None:

@@ -216,7 +216,7 @@ def test_verify_array_counts_bytes_and_refuses_a_digest_list_of_another_length(t
     bias = two_arrays.plan.arrays[1].stored
     database = arrays.writer_database(two_arrays.destination.parameters_uri, done.writer)
     digests = done.digests[-1]
-    assert verify.verify_array(bias, database, "layer/bias", digests) == 6 * 4
+    assert verify.verify_array(bias, database, "layer/bias", digests) == 60 * 4
     with pytest.raises(verify.VerificationError, match="do not fit"):
         verify.verify_array(bias, database, "layer/bias", (*digests, "00"))
     with pytest.raises(verify.VerificationError, match="1 of 1 chunks of layer/bias"):
@@ -235,4 +235,4 @@ def test_differences_name_only_the_chunks_that_differ(two_arrays: Run) -> None:
     database = database_of(two_arrays, writer)
     database.write(storage_key, flip(bytes(database.read(storage_key).result().value))).result()
     spec = arrays.writer_database(two_arrays.destination.parameters_uri, writer)
-    assert [box for box, *_ in verify.differences(kernel, spec, boxes, digests)] == [Box((0, 6), (8, 9))]
+    assert [box for box, *_ in verify.differences(kernel, spec, boxes, digests)] == [Box((0, 6), (40, 9))]
