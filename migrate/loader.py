@@ -76,7 +76,7 @@ def load(uri: str, program: str | None = None, *, devices: Sequence[jax.Device] 
     signature = export.signature(record.name)
     chosen = check_environment(signature, devices)
     compiled = executable.load(export.read_file(record, EXECUTABLE_FILE), chosen)
-    mesh = build_mesh(chosen, dict(signature.fingerprint.mesh))
+    mesh = _mesh(compiled, signature, chosen)
     weights = _read_weights(export, signature, mesh)
     numbers = jax.tree.unflatten(compiled.in_tree, range(len(signature.parameters)))[0]
     position = next(i for i, tree in enumerate(numbers) if set(jax.tree.leaves(tree)) & set(weights))
@@ -121,6 +121,14 @@ def check_environment(signature: Signature, devices: Sequence[jax.Device] | None
             remedy="install those versions, or run the job again with these",
         )
     return found[:wanted]
+
+
+def _mesh(compiled: jax.stages.Compiled, signature: Signature, devices: Sequence[jax.Device]) -> Mesh:
+    """The executable's own mesh, where its shardings tell it; else the one built by the rule of compile time."""
+    for format_ in jax.tree.leaves(compiled.input_formats[0]):
+        if isinstance(format_.sharding, NamedSharding) and isinstance(format_.sharding.mesh, Mesh):
+            return format_.sharding.mesh
+    return build_mesh(devices, dict(signature.fingerprint.mesh))
 
 
 def _read_weights(export: Export, signature: Signature, mesh: Mesh) -> dict[int, jax.Array]:
@@ -198,7 +206,7 @@ def _logical(order: tuple[int, ...], format_: Format) -> Any:
 
 
 def _partition_spec(partition: Sequence[tuple[str, ...]]) -> PartitionSpec:
-    spec: PartitionSpec = PartitionSpec(*(axes or None for axes in partition))  # type: ignore[no-untyped-call]  # jax
+    spec: PartitionSpec = PartitionSpec(*(axes or None for axes in partition))
     return spec
 
 

@@ -6,7 +6,7 @@
 - :mod:`arguments` checks the program's abstract arguments, leaf by leaf.
 - :mod:`aot` lowers, compiles and exports them; :mod:`describe` reads the signature off the result.
 - :mod:`executable` stores a compiled program as bytes.
-- :mod:`failures` carries errors across the process border and puts the compiler's words into them.
+- :mod:`failures` turns what tracing and compiling raise into typed errors with the compiler's words.
 
 Importing this package imports neither jax nor libtpu.
 """

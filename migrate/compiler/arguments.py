@@ -42,7 +42,7 @@ class AbstractLeaf:
     @property
     def struct(self) -> jax.ShapeDtypeStruct:
         """Shape and dtype alone; the sharding goes to ``jit``."""
-        return jax.ShapeDtypeStruct(self.shape, self.dtype)  # type: ignore[no-untyped-call]  # jax has no types for it
+        return jax.ShapeDtypeStruct(self.shape, self.dtype)
 
 
 def abstract_leaves(program: Program, mesh: Mesh) -> list[AbstractLeaf]:
@@ -160,7 +160,7 @@ def _checked_sharding(value: Any, mesh: Mesh, where: str) -> tuple[NamedSharding
         # A struct made with a Format keeps the layout here, its sharding above; other values do not demand one.
         pinned = value.format.layout
     if sharding is None:
-        sharding = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]  # jax has no types for it
+        sharding = NamedSharding(mesh, PartitionSpec())
     if not isinstance(sharding, NamedSharding) or sharding.mesh != mesh:
         raise ProgramError(
             "an argument's sharding is not a NamedSharding on the mesh that the entry was given",

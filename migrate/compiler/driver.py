@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from migrate.compiler import failures
+from migrate import errors
 from migrate.compiler.request import REQUEST_FILE, RESULT_FILE, Request
 from migrate.compiler.topology import cpu_devices
 from migrate.config import Job
@@ -89,7 +89,7 @@ def compile_program(job: Job, directory: Path) -> CompileResult:
         raise _died(ended, job.compile.timeout_seconds, where, log)
     document = json.loads(result.read_text())
     if "error" in document:
-        raise _with_log(failures.error_from_json(document["error"]), log)
+        raise _with_log(errors.from_json(document["error"]), log)
     return CompileResult(
         signature=Signature.from_json(document["signature"], where=str(result)),
         executable=directory / EXECUTABLE_FILE,

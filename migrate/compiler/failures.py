@@ -1,10 +1,10 @@
-"""Errors on their way out of the worker: into typed errors with the compiler's words, into JSON, and back."""
+"""What tracing and compiling raise, as typed errors with the compiler's own words."""
 
 from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from migrate.errors import CompileError, ConfigError, ProgramError, ReexportError
@@ -14,25 +14,6 @@ _MAX_MESSAGE_CHARACTERS = 4000
 _BAD_FLAG = re.compile(
     r"No such compile option: '?([\w.-]+)'?|into flag ([\w.-]+)|[Ff]lag '?([\w.-]+)'?: (?:Illegal|Unrec)"
 )
-
-
-def error_from_json(document: Mapping[str, str]) -> ReexportError:
-    """The error that :meth:`ReexportError.to_json` described; a :class:`CompileError` if its type is unknown."""
-    kinds = {kind.__name__: kind for kind in _subclasses(ReexportError)}
-    kind = kinds.get(document["error"], CompileError)
-    return kind(
-        document["what"],
-        where=document.get("where"),
-        expected=document.get("expected"),
-        found=document.get("found"),
-        remedy=document.get("do this"),
-    )
-
-
-def _subclasses(kind: type[ReexportError]) -> Iterator[type[ReexportError]]:
-    for child in kind.__subclasses__():
-        yield child
-        yield from _subclasses(child)
 
 
 def compile_failure(error: Exception, flags: Mapping[str, object], where: str) -> ReexportError:

@@ -94,7 +94,7 @@ def _training_sharding(mesh: Any, shape: tuple[int, ...]) -> Any:
     divisible = [dimension for dimension, extent in enumerate(shape) if extent and extent % _DEVICES == 0]
     if divisible:
         axes[divisible[0]] = tuple(_MESH)
-    return NamedSharding(mesh, PartitionSpec(*axes))  # type: ignore[no-untyped-call]  # jax has no types for it
+    return NamedSharding(mesh, PartitionSpec(*axes))
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -17,11 +17,9 @@ def named_sharding(mesh: Mesh, shape: tuple[int, ...], axes: tuple[str | None, .
         axis if axis in mesh.shape and extent % mesh.shape[axis] == 0 else None
         for extent, axis in zip(shape, axes, strict=False)
     ]
-    return NamedSharding(mesh, PartitionSpec(*kept))  # type: ignore[no-untyped-call]  # jax has no types for it
+    return NamedSharding(mesh, PartitionSpec(*kept))
 
 
 def struct(mesh: Mesh, shape: tuple[int, ...], dtype: DTypeLike, *axes: str | None) -> jax.ShapeDtypeStruct:
     """An abstract array placed by :func:`named_sharding`."""
-    return jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]  # jax has no types for it
-        shape, dtype, sharding=named_sharding(mesh, shape, axes)
-    )
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=named_sharding(mesh, shape, axes))

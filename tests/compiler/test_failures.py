@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 
 from migrate.compiler import compile_program
-from migrate.compiler.failures import compile_failure, error_from_json, trim
+from migrate.compiler.failures import compile_failure, trim
 from migrate.config import Job
 from migrate.errors import (
     CompileError,
     ConfigError,
-    MappingError,
     ProgramError,
     ReexportError,
     TargetError,
@@ -189,16 +188,6 @@ def _wait_for_workers(directory: Path) -> None:
     while not (log.exists() and "falling asleep" in log.read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-@pytest.mark.parametrize("kind", [CompileError, ConfigError, TargetError, ProgramError, MappingError])
-def test_errors_cross_the_process_border_as_they_are(kind: type[ReexportError]) -> None:
-    error = kind("what", where="here", expected="a", found="b", remedy="do")
-    again = error_from_json(error.to_json())
-    assert type(again) is kind
-    assert again.to_json() == error.to_json()
-    bare = error_from_json(kind("what").to_json())
-    assert (bare.where, bare.expected, bare.found, bare.remedy) == (None, None, None, None)
 
 
 def test_a_flag_is_blamed_only_if_the_job_sets_it() -> None:
