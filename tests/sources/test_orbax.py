@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -109,6 +110,7 @@ def test_absent_chunks_are_an_error_until_they_are_accepted(orbax_name: str, fix
 def test_readers_tell_where_they_read(orbax_name: str, fixture: Callable[[str], Any]) -> None:
     saved = fixture(orbax_name)
     for item in open_items(saved.path).values():
+        assert json.loads(json.dumps(item.to_json()))["uri"] == item.uri
         for leaf in item.leaves:
             told = leaf.reader.to_json()
             assert told["reader"] in ("tensorstore", "raw", "value")

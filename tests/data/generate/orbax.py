@@ -10,23 +10,26 @@ Each variant becomes ``OUTPUT_DIR/<variant>/ckpt`` and ``OUTPUT_DIR/<variant>/le
 key path, kind, dtype, shape and SHA-256 of its C-order bytes. Eight CPU devices are forced, so that most arrays are
 sharded. What the installed version refuses to save is left out and listed under ``rejected_leaves``.
 
-Variants and the versions to install for them (``pip install jax==X jaxlib==X orbax-checkpoint==Y``):
+Variants, and the versions each was tried with (``pip install jax==X jaxlib==X orbax-checkpoint==Y``):
 
-==========  ============================================  =====================================================
-variant     what is written                               tried with
-==========  ============================================  =====================================================
-zarr        Zarr v2, a directory an array                 jax 0.10.2, orbax 0.12.8
-ocdbt       Zarr v2 in one OCDBT database                 the same
-zarr3       Zarr v3, a directory an array                 the same; absent chunks: jax 0.4.30, orbax 0.5.23
-ocdbt_zarr3 Zarr v3 in one OCDBT database                 the same; absent chunks: jax 0.4.34, orbax 0.6.4
-manager     steps 1 and 2 with items params, state and    jax 0.10.2, orbax 0.12.8
-            extra (JSON)
-standard    StandardCheckpointer                          the same
-v1          orbax.checkpoint.v1 or experimental.v1        the same
-==========  ============================================  =====================================================
+- ``new``: jax 0.10.2, orbax 0.12.8, numpy 2;
+- ``old``: jax 0.4.30, orbax 0.5.23, tensorstore 0.1.64, numpy 1.26. Here ``zarr3`` and ``ocdbt_zarr3`` leave out chunks
+  that hold only zeros, and random keys are refused.
 
-Versions before 0.4 (a msgpack tree file, with ``PLACEHOLDER://`` strings or the arrays themselves) need Python 3.10
-or older and have other constructors; their checkpoints are kept in ``orbax.tar.xz`` and are not remade.
+===========  =========================================================  ========
+variant      what is written                                            versions
+===========  =========================================================  ========
+zarr         Zarr v2, a directory an array                              new, old
+ocdbt        Zarr v2 in one OCDBT database                              new, old
+zarr3        Zarr v3, a directory an array                              new, old
+ocdbt_zarr3  Zarr v3 in one OCDBT database                              new, old
+manager      steps 1 and 2 with items params, state and extra (JSON)    new, old
+standard     StandardCheckpointer                                       new, old
+v1           orbax.checkpoint.v1 or experimental.v1                     new
+===========  =========================================================  ========
+
+Versions before 0.4 (a msgpack tree file, with ``PLACEHOLDER://`` strings or the arrays themselves) have other
+constructors; their checkpoints are kept in ``orbax.tar.xz`` and are not remade.
 """
 
 from __future__ import annotations
@@ -72,7 +75,8 @@ def make_tree() -> dict[str, Any]:
     random = np.random.default_rng(7)
 
     def array(shape: tuple[int, ...], dtype: Any, partition: tuple[Any, ...]) -> jax.Array:
-        values = jnp.asarray(random.normal(size=shape) * 8).astype(dtype)
+        # Cast by NumPy: the compilers of old versions die on some of these dtypes.
+        values = np.asarray(random.normal(size=shape) * 8).astype(np.dtype(dtype))
         return jax.device_put(values, NamedSharding(mesh, PartitionSpec(*partition)))
 
     return {
@@ -140,7 +144,8 @@ def save_standard(path: Path, tree: Any) -> None:
     """One item through the checkpointer most examples use."""
     checkpointer = ocp.StandardCheckpointer()
     checkpointer.save(path, tree)
-    checkpointer.wait_until_finished()
+    if hasattr(checkpointer, "wait_until_finished"):  # newer versions save in the background
+        checkpointer.wait_until_finished()
 
 
 def save_manager(path: Path, tree: Any) -> None:
