@@ -17,7 +17,6 @@ from migrate.box import Box, Grid
 from migrate.errors import MappingError, UnsupportedLeafError
 from migrate.mapping import Dropped, Mapping, Match
 from migrate.planner import (
-    Item,
     TargetArray,
     choose_chunk_shape,
     choose_item_shape,
@@ -284,9 +283,3 @@ def test_dtype_that_cannot_be_stored_is_refused_while_planning() -> None:
 def test_empty_plan() -> None:
     plan = plan_of()
     assert (plan.items, plan.nbytes) == ((), 0)
-
-
-def test_items_are_hashable_plain_data() -> None:
-    item = next(cut_items([target((4,), (2,), (4,))], 100))
-    assert isinstance(item, Item)
-    assert str(item.parts[0].box) == "[0:4]"

@@ -182,7 +182,7 @@ def new_process() -> Iterator[Callable[[str], None]]:
 
 @pytest.fixture
 def two_arrays(tmp_path: Path) -> Run:
-    """A sharded, transposed matrix in many chunks and items, and a bias; OCDBT keeps values below 100 bytes elsewhere."""
+    """A sharded, transposed matrix in many chunks and items, and a bias; OCDBT would inline values below 100 bytes."""
     arrays = {
         ("layer", "kernel"): random_array((40, 12), "bfloat16"),
         ("layer", "bias"): random_array((60,), "float32"),
