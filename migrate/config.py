@@ -39,7 +39,7 @@ class _Section(BaseModel):
 class Source(_Section):
     """The old checkpoint."""
 
-    path: str = Field(description="Path or URI of the checkpoint; relative paths start at the job file.")
+    path: str = Field(min_length=1, description="Path or URI of the checkpoint; relative paths start at the job file.")
     step: int | None = Field(None, description="Training step; default: the latest committed one.")
     item: str | None = Field(None, description="Item (checkpointable) of the step, where it holds several.")
     select: str | None = Field(
@@ -125,7 +125,9 @@ class Job(_Section):
     source: Source
     program: ProgramConfig
     target: Target
-    output: str = Field(description="Directory or URI that receives the export; relative paths start at the job file.")
+    output: str = Field(
+        min_length=1, description="Directory or URI that receives the export; relative paths start at the job file."
+    )
     mapping: tuple[Rule, ...] = Field((), description="Rules, applied in order; see docs/jobs.md.")
     compile: Compile = Compile()
     rewrite: Rewrite = Rewrite()
@@ -175,7 +177,7 @@ def job_from_mapping(document: dict[str, Any], *, base: Path | None = None, wher
 
 
 def _absolute(uri: str, folder: Path) -> str:
-    return storage.normalise(str(folder / Path(uri).expanduser()) if "://" not in uri else uri)
+    return storage.normalise(str(folder / uri) if "://" not in uri and not uri.startswith("~") else uri)
 
 
 def _check_mapping(job: Job, where: str) -> None:

@@ -38,7 +38,7 @@ def is_local(uri: str) -> bool:
 def local_path(uri: str) -> Path:
     """The absolute path of a local ``uri``."""
     path = urllib.parse.unquote(uri.removeprefix("file://")) if uri.startswith("file://") else uri
-    return Path(path).expanduser().absolute()
+    return Path(os.path.expanduser(path)).absolute()  # noqa: PTH111 -- Path's own raises for an unknown user
 
 
 def normalise(uri: str) -> str:

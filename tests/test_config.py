@@ -98,6 +98,8 @@ WRONG = [
     ("mapping", [{"rename": "a"}], "mapping[0].to"),
     ("mapping", [{"drop": "a"}, {"delete": "b"}], "mapping[1]"),
     ("mapping", ["a"], "mapping[0]"),
+    ("source.path", "", "source.path"),
+    ("output", "", "output"),  # would be the job file's own folder
     ("source", None, "source"),
     ("source.path", None, "source.path"),
     ("target.topology", None, "target.topology"),
@@ -187,6 +189,7 @@ PATHS = [
     ("file:///abs/x", "/abs/x"),
     ("x/../y", str(Path.cwd() / "y")),
     (".", str(Path.cwd())),
+    ("~no-such-user/x", str(Path.cwd() / "~no-such-user/x")),  # a name like any other
 ]
 
 
