@@ -143,7 +143,7 @@ def load_job(path: str | Path) -> Job:
     """
     file = Path(path)
     try:
-        document = yaml.safe_load(file.read_text())
+        document = yaml.load(file.read_text(), _UniqueKeyLoader)
     except FileNotFoundError:
         raise ConfigError(f"there is no job file {file}", remedy="give the path of a YAML job file") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -153,6 +153,17 @@ def load_job(path: str | Path) -> Job:
     if not isinstance(document, dict):
         raise ConfigError(f"{file} is not a job", expected="a mapping with source, program, target and output")
     return job_from_mapping(document, base=file.parent, where=str(file))
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML's safe loader, but a key given twice is an error: PyYAML would let the last one win silently."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key, (key_node, _) in zip(keys, node.value, strict=True):
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 def job_from_mapping(document: dict[str, Any], *, base: Path | None = None, where: str = "job") -> Job:

@@ -50,6 +50,11 @@ class TargetArray:
         """The chunks in which the source is read."""
         return Grid(self.stored.shape, self.source_chunk_shape)
 
+    @property
+    def source_chunk_bytes(self) -> int:
+        """Logical bytes of a source chunk, which storage reads as a whole."""
+        return math.prod(self.source_chunk_shape) * self.stored.item_bytes
+
     def storage_identity(self) -> list[object]:
         """What decides the stored bytes, given the source's identity; plain data."""
         return [
@@ -187,6 +192,12 @@ def _target_array(match: Match, max_chunk_bytes: int, compression: str) -> Targe
 
 def _check_storage_names(arrays: Sequence[TargetArray]) -> None:
     seen: dict[str, TargetArray] = {}
+    if any(not array.path for array in arrays):
+        raise MappingError(
+            "the program's parameters are one bare array, which has no name on storage",
+            expected="a dict, list or tuple of arrays",
+            remedy="let the model take {'name': array}",
+        )
     for array in sorted(arrays, key=lambda a: a.stored.storage_name):
         name = array.stored.storage_name
         # "a" and "a/c" clash too: chunks of the first lie at a/c/0.

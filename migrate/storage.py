@@ -249,19 +249,26 @@ def replace(uri: str, key: str, value: bytes, *, expected: bytes | None) -> bool
 
 
 def flush(uri: str) -> None:
-    """Make everything below a local ``uri`` survive a power loss; object stores do so by themselves.
+    """Make everything below a local ``uri``, and the folders it lies in, survive a power loss.
 
-    Array data is written without fsync, so this is called once before a commit. Raises :class:`StorageError`.
+    Array data is written without fsync, so this is called once before a commit. Object stores need none of it. Raises
+    :class:`StorageError`.
     """
     if not is_local(uri):
         return
     try:
+        for parent in local_path(uri).parents[:_OWN_PARENTS]:
+            _fsync(str(parent))
         for folder, _, names in os.walk(local_path(uri)):
             for path in (folder, *(os.path.join(folder, name) for name in names)):
                 with contextlib.suppress(FileNotFoundError):  # a lock file that is gone since it was listed
                     _fsync(path)
     except OSError as error:
         raise storage_error("the files cannot be flushed to disk", uri, error) from error
+
+
+_OWN_PARENTS = 2
+"""Folders above an export or a parameter set that a run itself may have made: ``exports/`` and the output."""
 
 
 def _fsync(path: str) -> None:
@@ -285,7 +292,12 @@ def delete_directory(uri: str) -> None:
     import shutil
 
     if is_local(uri):
-        shutil.rmtree(local_path(uri), ignore_errors=True)
+        try:
+            shutil.rmtree(local_path(uri))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise storage_error("the directory cannot be deleted", uri, error) from error
         return
     try:
         import tensorstore as ts

@@ -232,3 +232,12 @@ def test_unreadable_files(tmp_path: Path) -> None:
     for path, message in [("missing", "there is no job file"), (".", "cannot be read"), ("binary", "cannot be read")]:
         with pytest.raises(ConfigError, match=message):
             load_job(tmp_path / path)
+
+
+def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
+    """YAML lets the last one win, so that a job would quietly write elsewhere than its reader thinks."""
+    file = tmp_path / "job.yaml"
+    file.write_text("output: first\noutput: second\n")
+    with pytest.raises(ConfigError, match="not YAML") as caught:
+        load_job(file)
+    assert "key 'output' is given twice" in str(caught.value.found)

@@ -101,6 +101,13 @@ def show_plan(out: Console, prepared: Prepared, *, limit: int | None = None) -> 
         f"{plural(len(plan.arrays), 'array')}, {format_bytes(plan.nbytes)} in {plural(len(plan.items), 'item')}; "
         f"{format_bytes(plan.device_bytes)} on each device with tile padding"
     )
+    coarse = [array for array in plan.arrays if array.source_chunk_bytes > prepared.job.rewrite.max_item_bytes]
+    if coarse:
+        largest = max(array.source_chunk_bytes for array in coarse)
+        out.print(
+            f"{plural(len(coarse), 'array')} with source chunks above max_item_bytes, up to {format_bytes(largest)}: "
+            "each item that touches such a chunk holds all of it"
+        )
     if plan.dropped:
         out.print("not rewritten: " + _reasons(plan.dropped))
 
@@ -109,7 +116,7 @@ def _reasons(dropped: Sequence[tuple[str, str]]) -> str:
     counts: dict[str, int] = {}
     for _, reason in dropped:
         counts[reason] = counts.get(reason, 0) + 1
-    return "; ".join(f"{count} leaves {reason}" for reason, count in counts.items())
+    return "; ".join(f"{count} {'leaf' if count == 1 else 'leaves'} {reason}" for reason, count in counts.items())
 
 
 def show_result(out: Console, result: Result) -> None:

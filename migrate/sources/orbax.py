@@ -17,7 +17,7 @@ from migrate.sources.base import MissingChunks, Placeholder, SourceCheckpoint
 from migrate.sources.identity import identity_of
 from migrate.sources.msgpack_tree import MsgpackFile
 from migrate.sources.orbax_tree import CHECKPOINT, METADATA, Stored, Tree, read_tree
-from migrate.sources.place import Place, parse_json
+from migrate.sources.place import Place
 from migrate.sources.steps import Chosen
 from migrate.sources.zarr_documents import DOCUMENTS, Driver
 
@@ -127,25 +127,23 @@ def _spelled(path: tuple[str, ...]) -> str:
 
 def _strings(place: Place, tree: Tree) -> dict[str, str]:
     """Text of each leaf, by name, that is a string: all in one file, or (0.3) in a directory each."""
+    texts = place.read_json(_STRINGS) if _STRINGS in place.files else {}
     strings: dict[str, str] = {}
-    if _STRINGS in place.files:
-        strings = {name: str(text) for name, text in place.read_json(_STRINGS).items()}
     for leaf in tree.stored:
-        if leaf.name in strings:
+        if leaf.value_type not in (None, "string"):
             continue
-        if leaf.value_type == "string" or (leaf.value_type is None and leaf.name in place.folders):
-            own = place.child(leaf.name)
-            if leaf.value_type is None and _STRINGS not in own.files:
-                continue
-            found = own.read_json(_STRINGS) if _STRINGS in own.files else {}
-            if leaf.name not in found:
-                raise CorruptCheckpointError(
-                    f"the text of {leaf.name} is missing",
-                    where=storage.join(place.uri, _STRINGS),
-                    remedy="restore the file from a copy of the checkpoint",
-                )
-            strings[leaf.name] = str(found[leaf.name])
-    return {leaf.name: strings[leaf.name] for leaf in tree.stored if leaf.name in strings}
+        own = place.child(leaf.name)
+        if leaf.name not in texts and leaf.name in place.folders and _STRINGS in own.files:
+            texts = {**texts, **own.read_json(_STRINGS)}
+        if leaf.name in texts:
+            strings[leaf.name] = str(texts[leaf.name])
+        elif leaf.value_type == "string":
+            raise CorruptCheckpointError(
+                f"the text of {leaf.name} is missing",
+                where=storage.join(place.uri, _STRINGS),
+                remedy="restore the file from a copy of the checkpoint",
+            )
+    return strings
 
 
 def _find_arrays(place: Place, tree: Tree, strings: dict[str, str]) -> dict[str, FoundArray]:
@@ -199,17 +197,23 @@ def _array_missing(
 
 def _key_impls(place: Place) -> dict[str, str]:
     """Implementation of each leaf, by name, that is a random key; recorded since 0.11."""
-    if _KEY_METADATA not in place.folders:
-        return {}
     impls: dict[str, str] = {}
     folder = place.child(_KEY_METADATA)
     for name in sorted(folder.files):
-        document = parse_json(folder.read(name), storage.join(folder.uri, name))
-        for entry in document.get("array_metadatas", []):
-            metadata = entry.get("array_metadata", entry)
-            impl = (metadata.get("ext_metadata") or {}).get("random_key_impl")
-            if impl is not None:
-                impls[str(metadata["param_name"])] = str(impl)
+        document = folder.read_json(name)
+        try:
+            for entry in document["array_metadatas"]:
+                metadata = entry["array_metadata"]
+                impl = (metadata.get("ext_metadata") or {}).get("random_key_impl")
+                if impl is not None:
+                    impls[str(metadata["param_name"])] = str(impl)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise CorruptCheckpointError(
+                f"{_KEY_METADATA}/{name} does not describe arrays",
+                where=storage.join(folder.uri, name),
+                found=f"{type(error).__name__}: {error}",
+                remedy="restore the file from a copy of the checkpoint",
+            ) from error
     return impls
 
 
