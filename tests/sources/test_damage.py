@@ -117,6 +117,13 @@ CASES: list[tuple[str, Damage, type[ReexportError], list[str]]] = [
     ("orbax_0128_zarr3", remove(f"{TABLE}/c/1"), CorruptCheckpointError, ["2 absent: c/1/0, c/1/1", "8 chunks"]),
     ("orbax_0128_zarr3", cut(f"{TABLE}/c/1/0"), CorruptCheckpointError, [f"{TABLE}/c/1/0", "[0:16, 0:8]"]),
     ("orbax_0128_zarr3", remove("count/c"), CorruptCheckpointError, ["array count", "1 absent: c"]),
+    ("orbax_0128_zarr", cut("array_metadatas/process_0"), CorruptCheckpointError, ["process_0", "not valid JSON"]),
+    (
+        "orbax_0128_zarr",
+        put("array_metadatas/process_0", b'{"array_metadatas": {"a": 1}}'),
+        CorruptCheckpointError,
+        ["array_metadatas/process_0", "TypeError"],
+    ),
     ("orbax_027_zarr", cut("checkpoint"), CorruptCheckpointError, ["checkpoint", "whole msgpack tree"]),
     ("orbax_027_zarr", put("checkpoint", b"model_path: 1"), CorruptCheckpointError, ["checkpoint", "byte 1"]),
     ("orbax_027_zarr", put("checkpoint", b"\xdf\xff\xff\xff\xff"), CorruptCheckpointError, ["checkpoint"]),
