@@ -283,3 +283,8 @@ def test_dtype_that_cannot_be_stored_is_refused_while_planning() -> None:
 def test_empty_plan() -> None:
     plan = plan_of()
     assert (plan.items, plan.nbytes) == ((), 0)
+
+
+def test_a_bare_array_has_no_name_to_be_stored_under() -> None:
+    with pytest.raises(MappingError, match="one bare array"):
+        plan_of(matched(()))
