@@ -63,6 +63,7 @@ def show_plan(out: Console, prepared: Prepared, *, limit: int | None = None) -> 
         out,
         [
             ("source", f"{source.uri} ({source.format}, {source.version})"),
+            *([("subtree", prepared.job.source.select)] if prepared.job.source.select else []),
             ("target", f"{fingerprint.topology}, mesh {mesh}, {fingerprint.layout_policy} layouts"),
             ("compiler", f"jax {fingerprint.jax}, {compiler}, {format_seconds(prepared.compiled.seconds)}"),
             ("output", f"{prepared.job.output} (export {prepared.export_id})"),
@@ -79,10 +80,12 @@ def show_plan(out: Console, prepared: Prepared, *, limit: int | None = None) -> 
         ("bytes", True),
         ("per device", True),
     ]
+    select = prepared.job.source.select
+    prefix = f"{select.strip('/')}/" if select else ""
     shown = plan.arrays if limit is None else plan.arrays[:limit]
     rows = [
         (
-            array.name if array.name == array.source_name else f"{array.name} <- {array.source_name}",
+            array.name if prefix + array.name == array.source_name else f"{array.name} <- {array.source_name}",
             array.stored.dtype,
             format_shape(array.stored.shape),
             format_grid(array.source_grid),

@@ -23,9 +23,7 @@ def test_run_verify_inspect_and_run_again(job: dict[str, Any], tmp_path: Path, o
     first = reexport("run", path)
     assert first.returncode == 0, first.stderr
     # the plan comes before the writing, with grids, order, bytes and padded bytes of each array
-    assert re.search(
-        r"rank3/w <- params/rank3/w +float32 +4,6,2 +8 x 1,6,1 +2 x 2,6,2 +0,2,1 +192 B +2.0 KiB", first.stdout
-    )
+    assert re.search(r"rank3/w +float32 +4,6,2 +8 x 1,6,1 +2 x 2,6,2 +0,2,1 +192 B +2.0 KiB", first.stdout)
     assert "Committed export" in first.stdout
     assert "rewriting 1 item" in first.stderr
     assert "\x1b" not in first.stdout + first.stderr  # no escape codes in a pipe
