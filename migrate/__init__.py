@@ -6,12 +6,16 @@ errors          every error a user can meet
 layout, box     XLA shapes with layouts and their device bytes; boxes and grids            (pure)
 signature       what an executable expects of every parameter, and the difference of two  (pure)
 zarr            how an array lies in an export                                            (pure)
-config          job files
+rules, config   job files: the mapping rules, and all the rest
 storage         files and objects through TensorStore; conditional writes
+local_files     small files on a local disk, whole and durable
 sources/        old checkpoint -> leaves that are read box by box
 program         the model: a function and its abstract arguments
 compiler/       program and target -> signature, executable, jax.export artifact, in a subprocess
-mapping         which leaf fills which parameter
+mapping         which leaf fills which parameter, and how: applies the rules
+transforms      what each rule makes of an array
+views, cast     arrays computed from other arrays, box by box
+reshape         boxes of a reshaped array                                                 (pure)
 planner         storage grids, and items of bounded bytes                                 (pure)
 rewrite         one item -> chunks on storage and a receipt                    \\
 verify          read back and compare                                           | called by pipelines/

@@ -32,7 +32,7 @@ from migrate.manifest import (
 )
 from migrate.planner import Item, Plan
 from migrate.receipt import Destination, Receipt
-from migrate.zarr import ZARR_METADATA_KEY
+from migrate.zarr import TREES, ZARR_METADATA_KEY, Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,44 +139,56 @@ def _commit_parameters(plan: Plan, destination: Destination) -> bytes:
             where=f"{part.array.name} {part.box} and others",
             remedy="run the same command again: it does only these items",
         )
-    directory = destination.parameters_uri
     records = _array_records(plan, receipts)
     owners = _chunk_owners(plan, receipts)
+    for tree in TREES:
+        members = tuple(record for record in records if record.tree == tree)
+        if members or tree == "params":
+            _commit_tree(destination.directory(tree), members, owners[tree])
+    parameter_set = ParameterSet(FORMAT_VERSION, plan.parameter_set, records)
+    return _create_or_keep(destination.parameters_uri, PARAMETERS_KEY, PARAMETER_SET.dump(parameter_set))
+
+
+def _commit_tree(directory: str, records: tuple[ArrayRecord, ...], owners: Mapping[str, str]) -> None:
+    """Make one Orbax checkpoint of what the writers left in ``directory``."""
     _merge(directory, owners, records)
     _delete_leftovers(directory, set(owners.values()))
     storage.write(directory, orbax_metadata.TREE_METADATA_KEY, orbax_metadata.tree_metadata(records))
     storage.write(directory, orbax_metadata.CHECKPOINT_METADATA_KEY, orbax_metadata.checkpoint_metadata())
+    if not storage.is_local(directory):
+        storage.write(directory, orbax_metadata.COMMIT_SUCCESS_KEY, b"")
     storage.flush(directory)
-    parameter_set = ParameterSet(FORMAT_VERSION, plan.parameter_set, records)
-    return _create_or_keep(directory, PARAMETERS_KEY, PARAMETER_SET.dump(parameter_set))
 
 
 def _array_records(plan: Plan, receipts: Mapping[str, Receipt]) -> tuple[ArrayRecord, ...]:
-    digests: dict[str, dict[tuple[int, ...], str]] = {array.name: {} for array in plan.arrays}
+    digests: dict[tuple[Tree, str], dict[tuple[int, ...], str]] = {(a.tree, a.name): {} for a in plan.arrays}
     for item in plan.items:
         for part, part_digests in zip(item.parts, receipts[item.id].digests, strict=True):
             indices = part.array.stored.grid.indices(part.box)
-            digests[part.array.name].update(zip(indices, part_digests, strict=True))
+            digests[part.array.tree, part.array.name].update(zip(indices, part_digests, strict=True))
     return tuple(
         ArrayRecord(
+            tree=array.tree,
             path=array.path,
             sequence_levels=array.sequence_levels,
             stored=array.stored,
             source_name=array.source_name,
-            chunk_digests=tuple(digests[array.name][index] for index in array.stored.grid.indices()),
+            chunk_digests=tuple(digests[array.tree, array.name][index] for index in array.stored.grid.indices()),
         )
         for array in plan.arrays
     )
 
 
-def _chunk_owners(plan: Plan, receipts: Mapping[str, Receipt]) -> dict[str, str]:
-    """For each key of a chunk the writer whose database holds the chunk that was verified."""
-    return {
-        f"{part.array.stored.storage_name}/{part.array.stored.chunk_key(index)}": receipts[item.id].writer
-        for item in plan.items
-        for part in item.parts
-        for index in part.array.stored.grid.indices(part.box)
-    }
+def _chunk_owners(plan: Plan, receipts: Mapping[str, Receipt]) -> dict[Tree, dict[str, str]]:
+    """For each tree and key of a chunk the writer whose database holds the chunk that was verified."""
+    owners: dict[Tree, dict[str, str]] = {tree: {} for tree in TREES}
+    for item in plan.items:
+        for part in item.parts:
+            stored = part.array.stored
+            for index in stored.grid.indices(part.box):
+                key = f"{stored.storage_name}/{stored.chunk_key(index)}"
+                owners[part.array.tree][key] = receipts[item.id].writer
+    return owners
 
 
 def _merge(directory: str, owners: Mapping[str, str], records: tuple[ArrayRecord, ...]) -> None:
@@ -238,6 +250,6 @@ def _delete_leftovers(directory: str, writers: set[str]) -> None:
     keep = {arrays.writer_directory(writer) + "/" for writer in writers}
     for name in storage.list_directory(directory):
         if name in keep:
-            storage.delete_locks(storage.join(directory, name))
+            storage.delete_unfinished(storage.join(directory, name))
         elif name.startswith(arrays.WRITER_PREFIX):
             storage.delete_directory(storage.join(directory, name))

@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Field
 from pydantic_core import ErrorDetails
 
 from migrate import storage
 from migrate.errors import ConfigError
+from migrate.rules import RULES, Rule, Section
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -32,25 +33,26 @@ def parse_bytes(value: object) -> int:
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Source(_Section):
+class Source(Section):
     """The old checkpoint."""
 
     path: str = Field(min_length=1, description="Path or URI of the checkpoint; relative paths start at the job file.")
     step: int | None = Field(None, description="Training step; default: the latest committed one.")
     item: str | None = Field(None, description="Item (checkpointable) of the step, where it holds several.")
-    select: str | None = Field(
-        None, description="Subtree that becomes the root, e.g. `params`; the leaves outside are not rewritten."
+    select: str | tuple[str, ...] | None = Field(
+        None,
+        description="Subtree that becomes the root, e.g. `params`; or a list of subtrees, which keep their names. The "
+        "leaves outside are not rewritten.",
+    )
+    carry: bool = Field(
+        False, description="Keep leaves that no parameter takes, such as optimizer state, unchanged beside the export."
     )
     missing_chunks: Literal["error", "zeros"] = Field(
         "error", description="What an absent chunk means, where the format lets a writer omit chunks of zeros."
     )
 
 
-class ProgramConfig(_Section):
+class ProgramConfig(Section):
     """The model code."""
 
     entry: str = Field(description="`package.module:function`; it takes a mesh and returns a `migrate.Program`.")
@@ -58,7 +60,7 @@ class ProgramConfig(_Section):
     name: str = Field("main", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="Name of the program in the export.")
 
 
-class Target(_Section):
+class Target(Section):
     """What the program is compiled for."""
 
     topology: str = Field(description="`v5e:2x4` and the like, as libtpu names them, or `cpu:8`.")
@@ -71,13 +73,13 @@ class Target(_Section):
     )
 
 
-class Compile(_Section):
+class Compile(Section):
     """Bounds of the compile subprocess."""
 
     timeout_seconds: float = Field(3600, gt=0, description="The compile is ended after this many seconds.")
 
 
-class Rewrite(_Section):
+class Rewrite(Section):
     """How the arrays are rewritten."""
 
     max_item_bytes: Bytes = Field(64 << 20, description="Upper bound of the bytes one unit of Beam work holds.")
@@ -87,39 +89,7 @@ class Rewrite(_Section):
     runner: str = Field("local", description="Where the pipeline runs: `local` (in this process, threads).")
 
 
-class DropRule(_Section):
-    """Leaves that are left out on purpose."""
-
-    drop: str = Field(description="Regular expression that must match the whole leaf path.")
-
-
-class RenameRule(_Section):
-    """Leaves whose path differs from the parameter's."""
-
-    rename: str = Field(description="Regular expression that must match the whole leaf path.")
-    to: str = Field(description=r"The parameter's path; `\1` stands for the first group.")
-
-
-_RULES: dict[str, type[_Section]] = {"drop": DropRule, "rename": RenameRule}
-
-
-def _rule_kind(value: Any) -> str | None:
-    """Which rule a mapping is: the one whose key it has."""
-    keys = value if isinstance(value, dict) else getattr(type(value), "model_fields", ())
-    return next((kind for kind in _RULES if kind in keys), None)
-
-
-Rule = Annotated[
-    Annotated[DropRule, Tag("drop")] | Annotated[RenameRule, Tag("rename")],
-    Discriminator(
-        _rule_kind,
-        custom_error_type="rule_kind",
-        custom_error_message=f"should have one of the keys {', '.join(_RULES)}",
-    ),
-]
-
-
-class Job(_Section):
+class Job(Section):
     """One checkpoint to re-export for one target."""
 
     source: Source
@@ -176,34 +146,17 @@ def job_from_mapping(document: dict[str, Any], *, base: Path | None = None, wher
     except pydantic.ValidationError as error:
         raise _config_error(error, where) from None
     folder = (base or Path()).absolute()
-    absolute = job.model_copy(
+    return job.model_copy(
         update={
             "source": job.source.model_copy(update={"path": _absolute(job.source.path, folder)}),
             "output": _absolute(job.output, folder),
             "python_path": (str(folder), *(str(folder / path) for path in job.python_path)),
         }
     )
-    _check_mapping(absolute, where)
-    return absolute
 
 
 def _absolute(uri: str, folder: Path) -> str:
     return storage.normalise(str(folder / uri) if "://" not in uri and not uri.startswith("~") else uri)
-
-
-def _check_mapping(job: Job, where: str) -> None:
-    for number, rule in enumerate(job.mapping):
-        pattern = rule.drop if isinstance(rule, DropRule) else rule.rename
-        try:
-            compiled = re.compile(pattern)
-            if isinstance(rule, RenameRule):
-                compiled.sub(rule.to, "")  # a template that names a missing group raises, match or not
-        except (re.error, IndexError) as error:
-            raise ConfigError(
-                f"a mapping rule is not a usable regular expression: {pattern!r}",
-                where=f"{where}: mapping[{number}]",
-                found=str(error),
-            ) from error
 
 
 def _config_error(error: pydantic.ValidationError, where: str) -> ConfigError:
@@ -224,7 +177,7 @@ def _key(location: tuple[int | str, ...]) -> str:
     for part in location:
         if isinstance(part, int):
             text += f"[{part}]"
-        elif not (after_index and part in _RULES):
+        elif not (after_index and part in RULES):
             text += f".{part}" if text else part
         after_index = isinstance(part, int)
     return text
@@ -249,5 +202,5 @@ def _fields_at(location: tuple[int | str, ...]) -> list[str]:
         if part == "mapping" or isinstance(part, int):
             continue
         field = model.model_fields.get(part)
-        model = field.annotation if field is not None else _RULES[str(part)]
+        model = field.annotation if field is not None else RULES[str(part)]
     return list(model.model_fields)

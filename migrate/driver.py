@@ -187,6 +187,7 @@ def prepare(job: Job, directory: Path, reporter: Reporter | None = None) -> Prep
             compiled.signature.weights,
             rules=job.mapping,
             select=job.source.select,
+            carry=job.source.carry,
             placeholders=checkpoint.placeholders,
         )
         plan = make_plan(
@@ -272,8 +273,11 @@ def _rewrite(paths: Paths, prepared: Prepared, reporter: Reporter) -> tuple[int,
     try:
         if export.is_export(paths.export(export_id)):
             return 0, 0  # another driver committed it before this one had the lease
-        destination = Destination(paths.parameters(plan_.parameter_set), run_uri, ledger_directory)
+        destination = Destination(
+            paths.parameters(plan_.parameter_set), paths.carried(plan_.parameter_set), run_uri, ledger_directory
+        )
         failures.take(destination)
+        _delete_unfinished(paths, destination, export_id)
         programs = (_store_program(paths, prepared),)
         items = plan_.items
         if storage.exists(destination.parameters_uri, PARAMETERS_KEY):
@@ -305,6 +309,14 @@ def _rewrite(paths: Paths, prepared: Prepared, reporter: Reporter) -> tuple[int,
     finally:
         lease.release()
         shutil.rmtree(ledger_directory, ignore_errors=True)
+
+
+def _delete_unfinished(paths: Paths, destination: Destination, export_id: str) -> None:
+    """What a killed run left half-written where this one will write; the lease says that nobody else does."""
+    storage.delete_unfinished(paths.export(export_id))
+    storage.delete_unfinished(destination.parameters_uri)
+    storage.delete_unfinished(destination.carried_uri)
+    storage.delete_unfinished(storage.join(destination.run_uri, "receipts"))
 
 
 def _failure(found: list[ReexportError], destination: Destination) -> ReexportError:

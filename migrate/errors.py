@@ -142,6 +142,10 @@ class MappingError(ReexportError):
     """Leaves and parameters do not fit together; lists every problem at once."""
 
 
+class CastOverflowError(MappingError):
+    """An element does not fit into the dtype that a cast rule asks for, and the rule says that this is an error."""
+
+
 class CompileError(ReexportError):
     """The target's compiler refused the program or died; carries its words and the path of its log."""
 

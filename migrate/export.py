@@ -55,6 +55,10 @@ class Paths:
         """Directory of one parameter set; stock Orbax restores it."""
         return storage.join(self.output, "params", set_id)
 
+    def carried(self, set_id: str) -> str:
+        """Directory of the leaves that are kept beside a parameter set; an Orbax checkpoint too."""
+        return storage.join(self.output, "carried", set_id)
+
     def run(self, set_id: str) -> str:
         """Directory of an unfinished run's own state."""
         return storage.join(self.output, "runs", set_id)
@@ -76,6 +80,11 @@ class Export:
     def parameters_uri(self) -> str:
         """Directory of its parameter set: a checkpoint that stock Orbax restores."""
         return self.paths.parameters(self.manifest.parameter_set)
+
+    @property
+    def carried_uri(self) -> str:
+        """Directory of the leaves that were carried along; it exists only if the job said ``carry``."""
+        return self.paths.carried(self.manifest.parameter_set)
 
     def program(self, name: str | None = None) -> ProgramRecord:
         """The program ``name``, or the only one. Raises :class:`NotAnExportError` listing those there are."""
@@ -220,13 +229,18 @@ def verify_export(
     naming every array and file that differs.
     """
     parameter_set = export.parameter_set()
-    database = arrays.root_database(export.parameters_uri)
-    root = arrays.open_database(database)
+    databases = {
+        "params": arrays.root_database(export.parameters_uri),
+        "carried": arrays.root_database(export.carried_uri),
+    }
     problems: list[VerificationError] = []
 
     def check(record: ArrayRecord) -> None:
+        database = databases[record.tree]
         try:
-            stored_metadata = root.read(f"{record.stored.storage_name}/{ZARR_METADATA_KEY}").result()
+            stored_metadata = (
+                arrays.open_database(database).read(f"{record.stored.storage_name}/{ZARR_METADATA_KEY}").result()
+            )
         except (ValueError, OSError) as error:
             found = str(error).splitlines()[0][:300]
             raise VerificationError(f"the database of {record.name} cannot be read", found=found) from error

@@ -133,7 +133,7 @@ def _mesh(compiled: jax.stages.Compiled, signature: Signature, devices: Sequence
 
 def _read_weights(export: Export, signature: Signature, mesh: Mesh) -> dict[int, jax.Array]:
     """HLO parameter number -> array, for every parameter that the export holds."""
-    records = {record.path: record for record in export.parameter_set().arrays}
+    records = {record.path: record for record in export.parameter_set().arrays if record.tree == "params"}
     database = arrays.root_database(export.parameters_uri)
     loaded: dict[int, jax.Array] = {}
     pending: _Pending | None = None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from migrate.errors import NotAnExportError
 from migrate.signature import Fingerprint
-from migrate.zarr import StoredArray, array_digest
+from migrate.zarr import StoredArray, Tree, array_digest
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -35,14 +35,16 @@ EXPORTED_FILE = "program.jax_export"
 class ArrayRecord:
     """One stored array."""
 
+    tree: Tree
+    """Whether it is one of the program's parameters."""
     path: tuple[str, ...]
-    """Tree path of the parameter."""
+    """Tree path in it."""
     sequence_levels: tuple[bool, ...]
     """For each key of ``path``: True if its container is a list or tuple."""
     stored: StoredArray
     """How it lies on storage."""
     source_name: str
-    """Path of the leaf it was read from."""
+    """Where its elements came from: a leaf's path and what the mapping did to it."""
     chunk_digests: tuple[str, ...]
     """Hex SHA-256 of each chunk in storage order, in C order of the chunk grid."""
 

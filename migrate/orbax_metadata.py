@@ -17,6 +17,8 @@ _DICT_KEY = 2
 
 TREE_METADATA_KEY = "_METADATA"
 CHECKPOINT_METADATA_KEY = "_CHECKPOINT_METADATA"
+COMMIT_SUCCESS_KEY = "commit_success.txt"
+"""Where directories cannot be renamed, on object stores, Orbax takes only a directory with this file for finished."""
 
 
 def tree_metadata(arrays: Sequence[ArrayRecord]) -> bytes:

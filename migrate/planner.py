@@ -15,16 +15,18 @@ from migrate.box import Box, Grid
 from migrate.errors import MappingError
 from migrate.mapping import Mapping, Match
 from migrate.signature import canonical_digest
-from migrate.sources.base import ArrayReader
-from migrate.zarr import StoredArray
+from migrate.sources.base import ArrayReader, Leaf
+from migrate.zarr import TREES, StoredArray, Tree
 
 
 @dataclass(frozen=True, slots=True)
 class TargetArray:
     """One array of the export: how it is stored and where its elements come from."""
 
+    tree: Tree
+    """Whether it is one of the program's parameters."""
     path: tuple[str, ...]
-    """Tree path of the parameter."""
+    """Tree path in it."""
     sequence_levels: tuple[bool, ...]
     """For each key of ``path``: True if its container is a list or tuple."""
     stored: StoredArray
@@ -34,7 +36,7 @@ class TargetArray:
     device_bytes: int
     """Bytes of one device's shard, tile padding included."""
     source_name: str
-    """Path of the leaf it is read from."""
+    """Where its elements come from: a leaf's path and what the mapping did to it."""
     source_chunk_shape: tuple[int, ...]
     """Unit in which the source is read."""
     source: ArrayReader
@@ -58,6 +60,7 @@ class TargetArray:
     def storage_identity(self) -> list[object]:
         """What decides the stored bytes, given the source's identity; plain data."""
         return [
+            self.tree,
             list(self.path),
             self.source_name,
             self.stored.zarr_metadata(),
@@ -104,6 +107,8 @@ class Plan:
     """Cover every chunk of every array exactly once."""
     dropped: tuple[tuple[str, str], ...]
     """(leaf, rule) for every leaf that is left out."""
+    idle_rules: tuple[str, ...] = ()
+    """Mapping rules that matched nothing."""
 
     @property
     def nbytes(self) -> int:
@@ -124,6 +129,7 @@ class Plan:
             "items": len(self.items),
             "arrays": [
                 {
+                    "tree": array.tree,
                     "path": list(array.path),
                     "source": array.source_name,
                     "shape": list(array.stored.shape),
@@ -137,6 +143,7 @@ class Plan:
                 }
                 for array in self.arrays
             ],
+            "idle_rules": list(self.idle_rules),
             "dropped": [{"leaf": leaf, "reason": reason} for leaf, reason in self.dropped],
         }
 
@@ -154,21 +161,26 @@ def make_plan(
     Raises :class:`MappingError` if two parameters would share a storage key.
     """
     limit = min(max_item_bytes, max_chunk_bytes)
-    arrays = tuple(_target_array(match, limit, compression) for match in mapping.matches)
-    _check_storage_names(arrays)
+    arrays = (
+        *(_parameter(match, limit, compression) for match in mapping.matches),
+        *(_carried(leaf, limit, compression) for leaf in mapping.carried),
+    )
+    for tree in TREES:
+        _check_storage_names([array for array in arrays if array.tree == tree])
     identity = [source_identity, [array.storage_identity() for array in arrays]]
     return Plan(
         parameter_set=canonical_digest(identity)[:16],
         arrays=arrays,
         items=tuple(cut_items(arrays, max_item_bytes)),
         dropped=tuple((dropped.leaf, dropped.reason) for dropped in mapping.dropped),
+        idle_rules=mapping.idle_rules,
     )
 
 
-def _target_array(match: Match, max_chunk_bytes: int, compression: str) -> TargetArray:
-    parameter, leaf = match.parameter, match.leaf
-    item_bytes = leaf.dtype.itemsize
+def _parameter(match: Match, max_chunk_bytes: int, compression: str) -> TargetArray:
+    parameter, array = match.parameter, match.array
     return TargetArray(
+        tree="params",
         path=parameter.path,
         sequence_levels=parameter.sequence_levels,
         stored=StoredArray(
@@ -177,13 +189,36 @@ def _target_array(match: Match, max_chunk_bytes: int, compression: str) -> Targe
             shape=parameter.shape,
             dtype=parameter.dtype,
             chunk_shape=choose_chunk_shape(
-                parameter.shape, parameter.shard_shape, parameter.major_to_minor, item_bytes, max_chunk_bytes
+                parameter.shape, parameter.shard_shape, parameter.major_to_minor, array.dtype.itemsize, max_chunk_bytes
             ),
             major_to_minor=parameter.major_to_minor,
             compression=compression,
         ),
         shard_shape=parameter.shard_shape,
         device_bytes=parameter.device_bytes,
+        source_name=array.origin,
+        source_chunk_shape=array.chunk_shape,
+        source=array.reader,
+    )
+
+
+def _carried(leaf: Leaf, max_chunk_bytes: int, compression: str) -> TargetArray:
+    """A leaf as it is: no device wants it, so it keeps the source's chunks and lies in C order."""
+    order = tuple(range(len(leaf.shape)))
+    return TargetArray(
+        tree="carried",
+        path=leaf.path,
+        sequence_levels=leaf.sequence_levels or (False,) * len(leaf.path),
+        stored=StoredArray(
+            storage_name=".".join(leaf.path),
+            shape=leaf.shape,
+            dtype=leaf.dtype.name,
+            chunk_shape=choose_chunk_shape(leaf.shape, leaf.chunk_shape, order, leaf.dtype.itemsize, max_chunk_bytes),
+            major_to_minor=order,
+            compression=compression,
+        ),
+        shard_shape=leaf.shape,
+        device_bytes=0,
         source_name=leaf.name,
         source_chunk_shape=leaf.chunk_shape,
         source=leaf.reader,

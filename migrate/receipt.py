@@ -9,6 +9,7 @@ from typing import Any
 
 from migrate import storage
 from migrate.errors import ReexportError
+from migrate.zarr import Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +18,16 @@ class Destination:
 
     parameters_uri: str
     """Directory of the parameter set."""
+    carried_uri: str
+    """Directory of the leaves that are kept beside it."""
     run_uri: str
     """Directory of the run's own state: receipts, lease, outcome."""
     ledger: str | None = None
     """Local directory in which each process appends the bytes it has finished, for the progress display."""
+
+    def directory(self, tree: Tree) -> str:
+        """Directory of the arrays of one tree."""
+        return self.parameters_uri if tree == "params" else self.carried_uri
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,11 +56,11 @@ def rewrite_item(item: Item, destination: Destination) -> Receipt:
     if destination.run_uri in _stopped:
         raise StoppedError("the run is being ended")
     started = time.perf_counter()
-    database = arrays.writer_database(destination.parameters_uri, writer_id())
     transaction = ts.Transaction()
     digests = []
     try:
         for part in item.parts:
+            database = arrays.writer_database(destination.directory(part.array.tree), writer_id())
             store = arrays.open_array(part.array.stored, database).with_transaction(transaction)
             part_digests = []
             for box, chunk in _chunks(part):
@@ -73,7 +73,7 @@ def rewrite_item(item: Item, destination: Destination) -> Receipt:
     except (ValueError, OSError) as error:
         transaction.abort()
         raise storage.storage_error(
-            f"chunks of {part.array.name} {part.box} cannot be written", destination.parameters_uri, error
+            f"chunks of {part.array.name} {part.box} cannot be written", destination.directory(part.array.tree), error
         ) from error
     return Receipt(item.id, writer_id(), tuple(digests), item.nbytes, time.perf_counter() - started)
 

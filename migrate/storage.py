@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from migrate import local_files
 from migrate.errors import StorageError
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
 MAX_METADATA_BYTES = 1 << 30
 """Upper bound, in bytes, of any JSON or msgpack file that is read whole."""
-
-LOCK_SUFFIX = ".__lock"
-"""Of the files by which TensorStore makes conditional writes on a local disk atomic."""
 
 _URL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -81,31 +79,31 @@ def kvstore_spec(uri: str) -> dict[str, Any]:
     )
 
 
-_contexts: dict[tuple[int, bool], ts.Context] = {}
+_contexts: dict[int, ts.Context] = {}
 _contexts_lock = threading.Lock()
 
 
-def context(cache_bytes: int = 0, *, durable: bool = False) -> ts.Context:
-    """The TensorStore context of this process: one a kind, so that OCDBT parents and children share it.
+def context(cache_bytes: int = 0) -> ts.Context:
+    """The TensorStore context of this process: one a cache size, so that OCDBT parents and children share it.
 
     Local writes are not flushed to disk one by one: data that no COMMIT.json names need not survive a power loss, and
-    a commit calls :func:`flush`. The ``durable`` context flushes each write before it is reported done.
+    a commit calls :func:`flush`.
     """
     import tensorstore as ts
 
-    key = (cache_bytes, durable)
     with _contexts_lock:
-        if key not in _contexts:
-            _contexts[key] = ts.Context({"cache_pool": {"total_bytes_limit": cache_bytes}, "file_io_sync": durable})
-        return _contexts[key]
+        if cache_bytes not in _contexts:
+            _contexts[cache_bytes] = ts.Context(
+                {"cache_pool": {"total_bytes_limit": cache_bytes}, "file_io_sync": False}
+            )
+        return _contexts[cache_bytes]
 
 
-def open_kvstore(uri: str, *, durable: bool = False) -> ts.KvStore:
+def open_kvstore(uri: str) -> ts.KvStore:
     """The key-value store of the directory at ``uri``; nothing need exist there."""
     import tensorstore as ts
 
-    spec = kvstore_spec(uri)
-    return ts.KvStore.open(spec, context=context(durable=durable)).result()
+    return ts.KvStore.open(kvstore_spec(uri), context=context()).result()
 
 
 def read(uri: str, key: str, *, max_bytes: int = MAX_METADATA_BYTES) -> bytes | None:
@@ -208,10 +206,11 @@ def list_directory(uri: str) -> list[str]:
 
 def write(uri: str, key: str, value: bytes, *, durable: bool = False) -> None:
     """Write ``key`` whole, replacing what was there. Raises :class:`StorageError`."""
-    try:
-        open_kvstore(uri, durable=durable).write(key, value).result()
-    except (ValueError, OSError) as error:
-        raise storage_error(f"{key} cannot be written", uri, error) from error
+    with _storage_errors(f"{key} cannot be written", uri):
+        if is_local(uri):
+            local_files.write(local_path(uri) / key, value, durable=durable)
+        else:
+            open_kvstore(uri).write(key, value).result()
 
 
 def create(uri: str, key: str, value: bytes) -> Literal["created", "exists"]:
@@ -220,15 +219,15 @@ def create(uri: str, key: str, value: bytes) -> Literal["created", "exists"]:
     A lost race does not raise in TensorStore, it returns an empty generation; that is reported as ``exists``.
     Raises :class:`StorageError`.
     """
-    try:
-        store = open_kvstore(uri, durable=True)
+    with _storage_errors(f"{key} cannot be created", uri):
+        if is_local(uri):
+            return local_files.create(local_path(uri) / key, value)
+        store = open_kvstore(uri)
         missing = store.read(key).result()
         if missing.state == "value":
             return "exists"
         stamp = store.write(key, value, if_equal=missing.stamp.generation).result()
-    except (ValueError, OSError) as error:
-        raise storage_error(f"{key} cannot be created", uri, error) from error
-    return "created" if stamp.generation else "exists"
+        return "created" if stamp.generation else "exists"
 
 
 def replace(uri: str, key: str, value: bytes, *, expected: bytes | None) -> bool:
@@ -236,16 +235,19 @@ def replace(uri: str, key: str, value: bytes, *, expected: bytes | None) -> bool
 
     Raises :class:`StorageError`.
     """
-    try:
-        store = open_kvstore(uri, durable=True)
+    with _storage_errors(f"{key} cannot be replaced", uri):
+        if is_local(uri):
+            return local_files.replace(local_path(uri) / key, value, expected=expected)
+        store = open_kvstore(uri)
         found = store.read(key).result()
         present = bytes(found.value) if found.state == "value" else None
         if present != expected:
             return False
-        stamp = store.write(key, value, if_equal=found.stamp.generation).result()
-    except (ValueError, OSError) as error:
-        raise storage_error(f"{key} cannot be replaced", uri, error) from error
-    return bool(stamp.generation)
+        return bool(store.write(key, value, if_equal=found.stamp.generation).result().generation)
+
+
+_OWN_PARENTS = 2
+"""Folders above an export or a parameter set that a run itself may have made: ``exports/`` and the output."""
 
 
 def flush(uri: str) -> None:
@@ -254,72 +256,40 @@ def flush(uri: str) -> None:
     Array data is written without fsync, so this is called once before a commit. Object stores need none of it. Raises
     :class:`StorageError`.
     """
-    if not is_local(uri):
-        return
-    try:
-        for parent in local_path(uri).parents[:_OWN_PARENTS]:
-            _fsync(str(parent))
-        for folder, _, names in os.walk(local_path(uri)):
-            for path in (folder, *(os.path.join(folder, name) for name in names)):
-                with contextlib.suppress(FileNotFoundError):  # a lock file that is gone since it was listed
-                    _fsync(path)
-    except OSError as error:
-        raise storage_error("the files cannot be flushed to disk", uri, error) from error
-
-
-_OWN_PARENTS = 2
-"""Folders above an export or a parameter set that a run itself may have made: ``exports/`` and the output."""
-
-
-def _fsync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    if is_local(uri):
+        with _storage_errors("the files cannot be flushed to disk", uri):
+            local_files.flush(local_path(uri), parents=_OWN_PARENTS)
 
 
 def delete(uri: str, key: str) -> None:
     """Delete ``key``; nothing happens if it does not exist. Raises :class:`StorageError`."""
-    try:
-        open_kvstore(uri).write(key, None).result()
-    except (ValueError, OSError) as error:
-        raise storage_error(f"{key} cannot be deleted", uri, error) from error
+    with _storage_errors(f"{key} cannot be deleted", uri):
+        if is_local(uri):
+            (local_path(uri) / key).unlink(missing_ok=True)
+        else:
+            open_kvstore(uri).write(key, None).result()
 
 
 def delete_directory(uri: str) -> None:
     """Delete everything below ``uri``, and on a local disk the empty folders too. Raises :class:`StorageError`."""
-    import shutil
+    with _storage_errors("the directory cannot be deleted", uri):
+        if is_local(uri):
+            local_files.delete_tree(local_path(uri))
+        else:
+            import tensorstore as ts
 
-    if is_local(uri):
-        try:
-            shutil.rmtree(local_path(uri))
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise storage_error("the directory cannot be deleted", uri, error) from error
-        return
-    try:
-        import tensorstore as ts
-
-        open_kvstore(uri).delete_range(ts.KvStore.KeyRange()).result()
-    except (ValueError, OSError) as error:
-        raise storage_error("the directory cannot be deleted", uri, error) from error
+            open_kvstore(uri).delete_range(ts.KvStore.KeyRange()).result()
 
 
-def delete_locks(uri: str) -> None:
-    """Delete the lock files below a local ``uri``, which killed writers leave. Raises :class:`StorageError`.
+def delete_unfinished(uri: str, *, below: bool = True) -> None:
+    """Delete files in the making that killed writers left in a local ``uri``; object stores have none.
 
-    TensorStore makes them, and takes their names for no key of its own.
+    TensorStore would put the rest of such a file behind the next value of its key. Only where nobody writes at this
+    moment. ``below`` includes the folders in it. Raises :class:`StorageError`.
     """
-    if not is_local(uri):
-        return
-    try:
-        for key in list_keys(uri):
-            if key.endswith(LOCK_SUFFIX):
-                (local_path(uri) / key).unlink(missing_ok=True)
-    except OSError as error:
-        raise storage_error("lock files cannot be deleted", uri, error) from error
+    if is_local(uri):
+        with _storage_errors("unfinished files cannot be deleted", uri):
+            local_files.delete_unfinished(local_path(uri), below=below)
 
 
 def stamps(uri: str) -> Iterator[tuple[str, str]]:
@@ -343,6 +313,14 @@ def stamps_of(uri: str, keys: Sequence[str]) -> Iterator[tuple[str, str]]:
     pending = [store.read(key, byte_range=slice(0, 0)) for key in keys]
     for key, future in zip(keys, pending, strict=True):
         yield key, future.result().stamp.generation.hex()
+
+
+@contextlib.contextmanager
+def _storage_errors(what: str, uri: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise storage_error(what, uri, error) from error
 
 
 def storage_error(what: str, uri: str, error: BaseException) -> StorageError:

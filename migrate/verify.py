@@ -21,14 +21,15 @@ def verify_item(item: Item, written: Receipt, destination: Destination) -> Recei
     Raises :class:`RewriteVerificationError` naming array and box, or :class:`migrate.errors.StorageError`.
     """
     started = time.perf_counter()
-    database = arrays.writer_database(destination.parameters_uri, written.writer)
     for part, expected in zip(item.parts, written.digests, strict=True):
         stored = part.array.stored
+        directory = destination.directory(part.array.tree)
+        database = arrays.writer_database(directory, written.writer)
         boxes = list(stored.grid.boxes(part.box))
         for problem in differences(stored, database, boxes, expected):
             raise RewriteVerificationError(
                 "a chunk read back differs from what was written",
-                where=f"{part.array.name} {problem[0]} in {destination.parameters_uri}",
+                where=f"{part.array.name} {problem[0]} in {directory}",
                 expected=f"SHA-256 {problem[1][:16]}...",
                 found=problem[2],
                 remedy="check the storage's health; the same command repeats the items without a receipt",

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from migrate.box import Grid
 from migrate.errors import UnsupportedLeafError
@@ -24,6 +24,10 @@ _FILL_VALUES: dict[str, bool | int | float | list[float]] = {
     "complex64": [0.0, 0.0],
     "complex128": [0.0, 0.0],
 }
+Tree = Literal["params", "carried"]
+"""Which tree of an export an array belongs to: the program's parameters, or leaves that are kept beside them."""
+TREES: tuple[Tree, ...] = get_args(Tree)
+
 ZARR_METADATA_KEY = "zarr.json"
 _ZSTD_LEVEL = 1
 

@@ -92,9 +92,15 @@ LAYERS = {
     "box": set(),
     "signature": {"errors", "layout"},
     "zarr": {"box", "errors", "layout"},
-    "storage": {"errors"},
-    "config": {"errors", "storage"},
-    "mapping": {"config", "errors", "signature", "sources"},
+    "local_files": set(),
+    "storage": {"errors", "local_files"},
+    "rules": {"errors", "layout"},
+    "config": {"errors", "rules", "storage"},
+    "reshape": {"box"},
+    "views": {"box", "reshape", "sources"},
+    "cast": {"box", "errors", "sources"},
+    "transforms": {"cast", "reshape", "rules", "sources", "views"},
+    "mapping": {"errors", "rules", "signature", "sources", "transforms", "views"},
     "planner": {"box", "errors", "mapping", "signature", "sources", "zarr"},
 }
 
@@ -106,7 +112,7 @@ def test_layers_of_the_core(module: str) -> None:
 
 
 def test_planner_and_mapping_need_only_the_protocol_of_the_sources() -> None:
-    for module in ("migrate.planner", "migrate.mapping"):
+    for module in ("migrate.planner", "migrate.mapping", "migrate.transforms", "migrate.views", "migrate.cast"):
         assert {name for name in imports(module) if within(name, "migrate.sources")} <= {"migrate.sources.base"}
 
 

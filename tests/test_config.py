@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from migrate.config import DropRule, RenameRule, job_from_mapping, load_job, parse_bytes
+from migrate.config import job_from_mapping, load_job, parse_bytes
 from migrate.errors import ConfigError, ExitCode
+from migrate.rules import DropRule, RenameRule
 
 MINIMAL = {
     "source": {"path": "checkpoint"},
@@ -145,7 +146,7 @@ def test_unusable_rules_are_named(rule: dict[str, str], problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
         job_from_mapping({**MINIMAL, "mapping": [{"drop": "fine"}, rule]}, where="job.yaml")
     assert caught.value.where == "job.yaml: mapping[1]"
-    assert problem in caught.value.found
+    assert problem in caught.value.what
 
 
 GOOD_RULES = [

@@ -28,13 +28,16 @@ from migrate.signature import Fingerprint
 from migrate.zarr import StoredArray, array_digest
 
 ARRAY = ArrayRecord(
+    tree="params",
     path=("layers", "0", "kernel"),
     sequence_levels=(False, True, False),
     stored=StoredArray("layers.0.kernel", (4, 6), "bfloat16", (4, 3), (1, 0), "zstd"),
     source_name="params/layers/0/kernel",
     chunk_digests=("aa" * 32, "bb" * 32),
 )
-SCALAR = ArrayRecord(("step",), (False,), StoredArray("step", (), "int32", (), (), "none"), "step", ("cc" * 32,))
+SCALAR = ArrayRecord(
+    "params", ("step",), (False,), StoredArray("step", (), "int32", (), (), "none"), "step", ("cc" * 32,)
+)
 FINGERPRINT = Fingerprint("ab" * 32, "cpu:8", (("data", 8),), "0.10.2", "0.10.2", "", (("flag", "1"),), "auto")
 RECORDS = {
     "parameter set": (PARAMETER_SET, ParameterSet(FORMAT_VERSION, "set", (ARRAY, SCALAR))),

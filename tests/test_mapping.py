@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from migrate.box import Box
-from migrate.config import DropRule, RenameRule
 from migrate.errors import ConfigError, MappingError
 from migrate.mapping import Dropped, Mapping, check_select, match
+from migrate.rules import DropRule, RenameRule
 from migrate.signature import ParameterSpec
 from migrate.sources.base import Leaf, Placeholder
 
@@ -34,7 +34,7 @@ def parameter(*path: str, shape: tuple[int, ...] = (4, 2), dtype: str = "float32
 
 
 def pairs(mapping: Mapping) -> dict[str, str]:
-    return {match.parameter.name: match.leaf.name for match in mapping.matches}
+    return {match.parameter.name: match.array.sources[0] for match in mapping.matches}
 
 
 DROP_OPTIMIZER = DropRule(drop="opt/.*")
@@ -166,7 +166,7 @@ def test_two_leaves_that_map_to_one_name() -> None:
     rules = [RenameRule(rename="(a|b)", to="c")]
     with pytest.raises(MappingError, match="1 mismatch ") as caught:
         match([leaf("a"), leaf("b")], [parameter("c")], rules=rules)
-    assert problems(caught.value) == ["leaves a and b both map to c"]
+    assert problems(caught.value) == ["a and b both map to c"]
 
 
 @pytest.mark.parametrize("kind", ["none", "empty_dict", "string"])
@@ -198,7 +198,7 @@ def test_select_that_matches_something(select: str | None) -> None:
 
 
 def test_nothing_to_match() -> None:
-    assert match([], []) == Mapping((), ())
+    assert match([], []) == Mapping((), (), (), ())
 
 
 NAMES = st.lists(st.sampled_from(["a", "b", "a/x", "b/x", "opt/a", "opt/b"]), unique=True)

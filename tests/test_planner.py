@@ -26,6 +26,7 @@ from migrate.planner import (
 )
 from migrate.signature import ParameterSpec
 from migrate.sources.base import Leaf
+from migrate.transforms import Derived
 from migrate.zarr import StoredArray
 
 
@@ -106,7 +107,7 @@ def test_chosen_chunks(
 
 def target(shape: tuple[int, ...], chunk: tuple[int, ...], source: tuple[int, ...], name: str = "w") -> TargetArray:
     stored = StoredArray(name, shape, "int16", chunk, tuple(range(len(shape))), "none")
-    return TargetArray((name,), (False,), stored, shape, stored.nbytes, name, source, NoReader())
+    return TargetArray("params", (name,), (False,), stored, shape, stored.nbytes, name, source, NoReader())
 
 
 @st.composite
@@ -214,12 +215,13 @@ def matched(path: tuple[str, ...], shape: tuple[int, ...] = (8, 4), dtype: str =
     spec = ParameterSpec(
         number, "params", path, (False,) * len(path), shape, dtype, ((),) * rank, shape, tuple(range(rank))
     )
-    return Match(spec, Leaf(("old", *path), shape, np.dtype(dtype), NoReader(), shape))
+    leaf = Leaf(("old", *path), shape, np.dtype(dtype), NoReader(), shape)
+    return Match(spec, Derived.of(leaf, "/".join(path)))
 
 
 def plan_of(*matches: Match, **options: Any) -> Any:
     settings = {"source_identity": "s", "max_item_bytes": 64, "max_chunk_bytes": 1 << 20, **options}
-    return make_plan(Mapping(matches, (Dropped("old/step", "drop: step"),)), **settings)
+    return make_plan(Mapping(matches, (), (Dropped("old/step", "drop: step"),), ()), **settings)
 
 
 def test_plan_of_a_job() -> None:
@@ -245,7 +247,7 @@ def test_parameter_set_changes_with_what_decides_the_bytes_and_nothing_else() ->
         "order": plan_of(turned),
         "chunks": plan_of(one, max_chunk_bytes=32),
         "compression": plan_of(one, compression="zstd"),
-        "leaf": plan_of(replace(one, leaf=replace(one.leaf, path=("other",)))),
+        "leaf": plan_of(replace(one, array=replace(one.array, sources=("other",)))),
     }
     assert len({base, *(plan.parameter_set for plan in different.values())}) == len(different) + 1
     # device tiles are not stored, neither is the HLO parameter number

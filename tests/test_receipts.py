@@ -19,7 +19,7 @@ DONE = Receipt("item-1", "writer", (("aa", "bb"), ("cc",)), 4096, 0.25)
 
 @pytest.fixture
 def destination(tmp_path: Path) -> Destination:
-    return Destination(str(tmp_path / "params"), str(tmp_path / "run"))
+    return Destination(str(tmp_path / "params"), str(tmp_path / "carried"), str(tmp_path / "run"))
 
 
 def test_receipts_come_back_as_they_were(destination: Destination) -> None:

@@ -203,7 +203,7 @@ def test_lock_files_are_deleted_and_nothing_else(uri: str) -> None:
     storage.write(uri, "d/value", b"x")
     for lock in ("d/value.__lock", "manifest.__lock"):
         (Path(uri) / lock).touch()
-    storage.delete_locks(uri)
+    storage.delete_unfinished(uri)
     assert storage.list_keys(uri) == ["d/value"]
 
 

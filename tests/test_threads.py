@@ -13,7 +13,7 @@ barrier, seen = threading.Barrier(16), []
 
 def ask():
     barrier.wait()
-    seen.append((rewrite.writer_id(), id(storage.context()), id(storage.context(durable=True))))
+    seen.append((rewrite.writer_id(), id(storage.context())))
 
 threads = [threading.Thread(target=ask) for _ in range(16)]
 for thread in threads: thread.start()

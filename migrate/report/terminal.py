@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from migrate.compiler import CompileResult
     from migrate.driver import Prepared, Result
     from migrate.export import Checked, Export
+    from migrate.planner import TargetArray
     from migrate.signature import Signature
     from migrate.sources import SourceCheckpoint
 
@@ -56,6 +57,7 @@ def _facts(out: Console, facts: Sequence[tuple[str, str]]) -> None:
 def show_plan(out: Console, prepared: Prepared, *, limit: int | None = None) -> None:
     """The plan of a job, an array a line; at most ``limit`` arrays."""
     plan, signature, source = prepared.plan, prepared.signature, prepared.checkpoint
+    select = prepared.job.source.select
     fingerprint = signature.fingerprint
     mesh = " x ".join(f"{name} {extent}" for name, extent in fingerprint.mesh)
     compiler = f"libtpu {fingerprint.libtpu}" if fingerprint.libtpu else "XLA:CPU"
@@ -63,7 +65,7 @@ def show_plan(out: Console, prepared: Prepared, *, limit: int | None = None) -> 
         out,
         [
             ("source", f"{source.uri} ({source.format}, {source.version})"),
-            *([("subtree", prepared.job.source.select)] if prepared.job.source.select else []),
+            *([("subtree", select if isinstance(select, str) else ", ".join(select))] if select else []),
             ("target", f"{fingerprint.topology}, mesh {mesh}, {fingerprint.layout_policy} layouts"),
             ("compiler", f"jax {fingerprint.jax}, {compiler}, {format_seconds(prepared.compiled.seconds)}"),
             ("output", f"{prepared.job.output} (export {prepared.export_id})"),
@@ -80,12 +82,11 @@ def show_plan(out: Console, prepared: Prepared, *, limit: int | None = None) -> 
         ("bytes", True),
         ("per device", True),
     ]
-    select = prepared.job.source.select
-    prefix = f"{select.strip('/')}/" if select else ""
+    prefix = f"{select.strip('/')}/" if isinstance(select, str) else ""
     shown = plan.arrays if limit is None else plan.arrays[:limit]
     rows = [
         (
-            array.name if prefix + array.name == array.source_name else f"{array.name} <- {array.source_name}",
+            _source(array, prefix),
             array.stored.dtype,
             format_shape(array.stored.shape),
             format_grid(array.source_grid),
@@ -104,15 +105,32 @@ def show_plan(out: Console, prepared: Prepared, *, limit: int | None = None) -> 
         f"{plural(len(plan.arrays), 'array')}, {format_bytes(plan.nbytes)} in {plural(len(plan.items), 'item')}; "
         f"{format_bytes(plan.device_bytes)} on each device with tile padding"
     )
-    coarse = [array for array in plan.arrays if array.source_chunk_bytes > prepared.job.rewrite.max_item_bytes]
+    for note in _notes(prepared):
+        out.print(Text(note))
+
+
+def _notes(prepared: Prepared) -> Iterator[str]:
+    """What a reader of the plan should know besides the table."""
+    plan = prepared.plan
+    coarse = [a.source_chunk_bytes for a in plan.arrays if a.source_chunk_bytes > prepared.job.rewrite.max_item_bytes]
     if coarse:
-        largest = max(array.source_chunk_bytes for array in coarse)
-        out.print(
-            f"{plural(len(coarse), 'array')} with source chunks above max_item_bytes, up to {format_bytes(largest)}: "
-            "each item that touches such a chunk holds all of it"
+        yield (
+            f"{plural(len(coarse), 'array')} with source chunks above max_item_bytes, up to "
+            f"{format_bytes(max(coarse))}: each item that touches such a chunk holds all of it"
         )
+    if carried := [array.stored.nbytes for array in plan.arrays if array.tree == "carried"]:
+        yield f"carried along unchanged: {plural(len(carried), 'array')}, {format_bytes(sum(carried))}"
+    for rule in plan.idle_rules:
+        yield f"this rule matched nothing: {rule}"
     if plan.dropped:
-        out.print("not rewritten: " + _reasons(plan.dropped))
+        yield "not rewritten: " + _reasons(plan.dropped)
+
+
+def _source(array: TargetArray, prefix: str) -> str:
+    """An array's name, and where it comes from unless that is obvious."""
+    if array.tree == "carried":
+        return f"(carried) {array.name}"
+    return array.name if prefix + array.name == array.source_name else f"{array.name} <- {array.source_name}"
 
 
 def _reasons(dropped: Sequence[tuple[str, str]]) -> str:
@@ -194,7 +212,7 @@ def show_export(out: Console, export: Export) -> None:
     ]
     rows = [
         (
-            array.name,
+            array.name if array.tree == "params" else f"(carried) {array.name}",
             array.stored.dtype,
             format_shape(array.stored.shape),
             format_grid(array.stored.grid),

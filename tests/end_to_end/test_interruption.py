@@ -24,9 +24,18 @@ def long_job(decoder_checkpoint: Path, tmp_path: Path) -> dict[str, Any]:
     return {**job, "rewrite": {"max_item_bytes": 1024, "workers": 2}}
 
 
+# a shell that runs the tests in the background has them, and what they start, ignore Ctrl-C
+COMMAND = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from migrate.cli import main
+main()
+"""
+
+
 def start_and_signal(job: Path, output: Path, number: signal.Signals, *, receipts: int) -> subprocess.Popen[str]:
     """Start the job and send the signal once that many receipts lie on storage."""
-    command = [sys.executable, "-m", "migrate.cli", "run", str(job)]
+    command = [sys.executable, "-c", COMMAND, "run", str(job)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < deadline:
@@ -91,3 +100,15 @@ def test_a_second_driver_is_refused(long_job: dict[str, Any], tmp_path: Path) ->
         process.communicate(timeout=120)
     assert process.returncode == 0
     assert migrate.run(str(job)).already_committed
+
+
+def test_files_that_a_killed_commit_left_half_written(long_job: dict[str, Any], tmp_path: Path) -> None:
+    """TensorStore would put the rest of a stale lock file behind the next manifest.ocdbt, and damage the database."""
+    undisturbed = migrate.run({**long_job, "output": str(tmp_path / "undisturbed")})
+    parameters = Path(tmp_path / "out" / "params" / undisturbed.export.manifest.parameter_set)
+    for name in ("manifest.ocdbt.__lock", "_METADATA.__lock", "parameters.json.__lock"):
+        parameters.mkdir(parents=True, exist_ok=True)
+        (parameters / name).write_bytes(b"x" * 100_000)
+    result = migrate.run(long_job)
+    assert result.export.parameter_set() == undisturbed.export.parameter_set()
+    assert reexport("verify", tmp_path / "out").returncode == 0

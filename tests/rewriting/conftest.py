@@ -87,7 +87,7 @@ def write_checkpoint(
             "store_data_equal_to_fill_value": True,
         }
         ts.open(spec, create=True, delete_existing=True).result().write(array).result()
-        records.append(ArrayRecord(path, (False,) * len(path), stored, "", ()))
+        records.append(ArrayRecord("params", path, (False,) * len(path), stored, "", ()))
     directory.mkdir(parents=True, exist_ok=True)
     (directory / orbax_metadata.TREE_METADATA_KEY).write_bytes(orbax_metadata.tree_metadata(records))
     return sources.open_checkpoint(str(directory))
@@ -104,7 +104,7 @@ class Run:
     @property
     def destination(self) -> Destination:
         set_id = self.plan.parameter_set
-        return Destination(self.paths.parameters(set_id), self.paths.run(set_id))
+        return Destination(self.paths.parameters(set_id), self.paths.carried(set_id), self.paths.run(set_id))
 
     @property
     def request(self) -> commit.CommitRequest:

@@ -1,0 +1,108 @@
+"""Arrays of another dtype: what is allowed, and what a value that does not fit becomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from migrate.box import Box
+from migrate.errors import CastOverflowError
+from migrate.sources.base import ArrayReader
+
+Overflow = Literal["error", "saturate", "round"]
+
+
+@dataclass(frozen=True, slots=True)
+class CastView:
+    """``inner`` as ``dtype``, rounded to nearest; ``overflow`` says what a value beyond the dtype's range becomes."""
+
+    inner: ArrayReader
+    dtype: np.dtype[Any]
+    overflow: Overflow
+    name: str
+    """The array's name, for messages."""
+
+    def read(self, box: Box, *, storage_order: tuple[int, ...] | None = None) -> np.ndarray:
+        """The elements of ``box``. Raises :class:`CastOverflowError` if one does not fit and that is an error."""
+        values = self.inner.read(box, storage_order=storage_order)
+        if self.overflow == "saturate":
+            values = saturated(values, self.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            cast = values.astype(self.dtype)
+        if self.overflow == "error" and (count := int(np.count_nonzero(_overflowed(values, cast)))):
+            raise CastOverflowError(
+                f"{count:,} of {values.size:,} elements do not fit into {self.dtype.name}",
+                where=f"{self.name} {box}",
+                expected=f"values within {_limits(self.dtype)[0]} to {_limits(self.dtype)[1]}",
+                found=f"{values.dtype.name} values of magnitude up to {_magnitude(values)}",
+                remedy="say overflow: saturate or overflow: round in the cast rule, or cast to a wider dtype",
+            )
+        return cast
+
+    def to_json(self) -> dict[str, object]:
+        """The view's description."""
+        return {"view": "cast", "dtype": self.dtype.name, "overflow": self.overflow, "of": self.inner.to_json()}
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    """``bool``, ``integer``, ``float`` or ``complex``; ml_dtypes hide theirs behind NumPy's kind V."""
+    if dtype.kind in "biufc":
+        return {"b": "bool", "i": "integer", "u": "integer", "f": "float", "c": "complex"}[dtype.kind]
+    return "integer" if dtype.name.startswith(("int", "uint")) else "float"
+
+
+def cast_problem(source: np.dtype[Any], target: np.dtype[Any], overflow: Overflow) -> str | None:
+    """Why a cast from ``source`` to ``target`` is refused, or None: what it would lose is more than precision."""
+    order = ["bool", "integer", "float", "complex"]
+    kinds = _kind(source), _kind(target)
+    if order.index(kinds[0]) > order.index(kinds[1]):
+        return f"a cast from {source.name} to {target.name} would lose more than precision; do it in the model"
+    if kinds == ("integer", "integer") and overflow == "round":
+        return "overflow: round has no meaning between integers; say error or saturate"
+    return None
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    kind = _kind(dtype)
+    if kind == "bool":
+        return 0, 1
+    if kind == "complex":
+        dtype = np.dtype(f"float{dtype.itemsize * 4}")
+    info: Any = ml_dtypes.iinfo(dtype) if kind == "integer" else ml_dtypes.finfo(dtype)
+    return info.min, info.max
+
+
+def saturated(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """``values`` clipped to the finite range of ``dtype``; NaN stays NaN, and nothing is done where all fits."""
+    kinds = _kind(values.dtype), _kind(dtype)
+    if kinds[0] == "bool" or kinds[1] == "complex":
+        return values
+    low, high = (float(limit) if kinds[1] == "float" else int(limit) for limit in _limits(dtype))
+    own_low, own_high = (float(limit) if kinds[0] == "float" else int(limit) for limit in _limits(values.dtype))
+    if own_low >= low and own_high <= high:
+        return values
+    # limits that the values' own dtype cannot hold would not bound them
+    low, high = max(low, own_low), min(high, own_high)
+    clipped: np.ndarray = np.clip(values, np.asarray(low).astype(values.dtype), np.asarray(high).astype(values.dtype))
+    return clipped
+
+
+def _overflowed(values: np.ndarray, cast: np.ndarray) -> np.ndarray:
+    if _kind(values.dtype) == "bool":
+        return np.zeros(values.shape, bool)
+    if _kind(cast.dtype) == "integer":
+        low, high = _limits(cast.dtype)
+        # sub-byte integers compare with small Python numbers only
+        wide = values if values.dtype == np.uint64 else values.astype(np.int64)
+        beyond: np.ndarray = (wide < low) | (wide > high)
+    else:
+        beyond = np.isfinite(values) & ~np.isfinite(cast)
+    return beyond
+
+
+def _magnitude(values: np.ndarray) -> Any:
+    finite = np.abs(values[np.isfinite(values)].astype(np.complex128 if values.dtype.kind == "c" else np.float64))
+    return finite.max() if finite.size else 0
