@@ -76,7 +76,7 @@ def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
 
 
 def saturated(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """``values`` clipped to the finite range of ``dtype``; NaN stays NaN, and nothing is done where all fits."""
+    """``values`` with finite ones clipped to the finite range of ``dtype``; nothing is done where all fits."""
     kinds = _kind(values.dtype), _kind(dtype)
     if kinds[0] == "bool" or kinds[1] == "complex":
         return values
@@ -85,9 +85,19 @@ def saturated(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     if own_low >= low and own_high <= high:
         return values
     # limits that the values' own dtype cannot hold would not bound them
-    low, high = max(low, own_low), min(high, own_high)
-    clipped: np.ndarray = np.clip(values, np.asarray(low).astype(values.dtype), np.asarray(high).astype(values.dtype))
+    bounds = [_toward_zero(limit, values.dtype) for limit in (max(low, own_low), min(high, own_high))]
+    clipped: np.ndarray = np.clip(values, *bounds)
+    if kinds[0] == "float":
+        clipped = np.where(np.isfinite(values), clipped, values)
     return clipped
+
+
+def _toward_zero(limit: float, dtype: np.dtype[Any]) -> np.ndarray:
+    """The value of ``dtype`` next to ``limit`` that is not beyond it: 65504 in bfloat16 would round up to 65536."""
+    value = np.asarray(limit).astype(dtype)
+    if _kind(dtype) == "float" and abs(float(value)) > abs(limit):
+        value = np.nextafter(value, np.zeros_like(value))
+    return value
 
 
 def _overflowed(values: np.ndarray, cast: np.ndarray) -> np.ndarray:

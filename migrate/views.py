@@ -27,7 +27,8 @@ _MAX_COVER = 4
 
 
 def _in_order(array: np.ndarray, order: Shape | None) -> np.ndarray:
-    return np.ascontiguousarray(array if order is None else array.transpose(order))
+    # not ascontiguousarray, which gives a scalar a dimension
+    return np.asarray(array if order is None else array.transpose(order), order="C")
 
 
 def _empty(shape: Shape, dtype: np.dtype[Any], order: Shape | None) -> tuple[np.ndarray, np.ndarray]:
