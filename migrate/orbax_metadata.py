@@ -22,12 +22,28 @@ COMMIT_SUCCESS_KEY = "commit_success.txt"
 
 
 def tree_metadata(arrays: Sequence[ArrayRecord]) -> bytes:
-    """The ``_METADATA`` document that lists every leaf with the kind of each of its keys."""
-    leaves = {}
+    """The ``_METADATA`` document that lists every leaf with the kind of each of its keys.
+
+    A sequence of which only some members are there is written as a mapping, since Orbax builds no list with gaps.
+    """
+    members: dict[tuple[str, ...], set[str]] = {}
     for array in arrays:
+        for depth, key in enumerate(array.path):
+            members.setdefault(array.path[:depth], set()).add(key)
+
+    def is_sequence(array: ArrayRecord, depth: int) -> bool:
+        siblings = members[array.path[:depth]]
+        return array.sequence_levels[depth] and siblings == {str(number) for number in range(len(siblings))}
+
+    def position(array: ArrayRecord) -> list[tuple[int, str]]:
+        """Orbax appends to a list as it goes: 10 must come after 9."""
+        return [(int(key), "") if is_sequence(array, depth) else (0, key) for depth, key in enumerate(array.path)]
+
+    leaves = {}
+    for array in sorted(arrays, key=position):
         keys = [
-            {"key": key, "key_type": _SEQUENCE_KEY if sequence else _DICT_KEY}
-            for key, sequence in zip(array.path, array.sequence_levels, strict=True)
+            {"key": key, "key_type": _SEQUENCE_KEY if is_sequence(array, depth) else _DICT_KEY}
+            for depth, key in enumerate(array.path)
         ]
         # Orbax looks a leaf up by the text of its key tuple
         leaves[str(array.path)] = {
