@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from migrate import storage
+from migrate.errors import CorruptCheckpointError
 from migrate.sources import zarr_documents
 from migrate.sources.base import Leaf, MissingChunks
 from migrate.sources.dtypes import dtype_named
@@ -38,16 +39,35 @@ class FoundArray:
 def find_arrays(kvstore: dict[str, Any], paths: Sequence[str], drivers: Sequence[Driver]) -> dict[str, FoundArray]:
     """The array at each of ``paths`` that has one, in the first of the formats ``drivers`` that it is found in.
 
-    Raises :class:`CorruptCheckpointError` if the database cannot be read, :class:`migrate.errors.StorageError` if
-    the store cannot.
+    Raises :class:`CorruptCheckpointError` if the database cannot be read or a path leads out of the directory,
+    :class:`migrate.errors.StorageError` if the store cannot be read.
     """
     found: dict[str, FoundArray] = {}
+    if kvstore["driver"] != "ocdbt":
+        require_inside(paths, zarr_documents.kvstore_uri(kvstore))
     # Format by format: as a rule a checkpoint has only one, and the second is then never looked for.
     for driver in drivers:
         wanted = [path for path in paths if path not in found]
         for path, document in zarr_documents.fetch(kvstore, wanted, driver).items():
             found[path] = FoundArray(kvstore, path, document)
     return found
+
+
+def require_inside(paths: Iterable[str], where: str) -> None:
+    """Refuse a path that does not name one file or directory below another, wherever it is read.
+
+    That is an absolute one, one with ``..`` or a NUL, and one with a backslash, which TensorStore takes for a slash.
+    Raises :class:`CorruptCheckpointError`, naming it.
+    """
+    for path in paths:
+        if "\0" in path or "\\" in path or any(part in ("", ".", "..") for part in path.split("/")):
+            raise CorruptCheckpointError(
+                f"the name {path!r} is no plain path below the checkpoint",
+                where=where,
+                expected="a relative path without `..`, empty parts, backslashes and NULs",
+                remedy="the file that lists it is damaged or forged: restore it; if the model has such a key, rename "
+                "it and save again",
+            )
 
 
 def list_arrays(uri: str, *, ocdbt: bool) -> dict[str, FoundArray]:

@@ -157,6 +157,10 @@ class SourceFormat(Protocol):
         """Whether what lies at ``place`` is of this format: judged from content, never from the checkpoint's name."""
         ...
 
+    def steps_in(self, place: Place) -> list[str] | None:
+        """Names of the finished steps of this format directly in ``place``; None if it is no directory of steps."""
+        ...
+
     def open(
         self, place: Place, *, step: int | None, item: str | None, missing_chunks: MissingChunks
     ) -> SourceCheckpoint:

@@ -44,6 +44,10 @@ class FlaxFormat:
             return starts_like_tree(place.parent, place.name)
         return bool(_files(place))
 
+    def steps_in(self, place: Place) -> list[str] | None:
+        """Names of the finished steps of this format directly in ``place``; None if it is no directory of steps."""
+        return _numbered(place) or None
+
     def open(
         self, place: Place, *, step: int | None, item: str | None, missing_chunks: MissingChunks
     ) -> SourceCheckpoint:
@@ -61,6 +65,12 @@ def _files(place: Place) -> list[str]:
     return [name for name in sorted(place.files) if starts_like_tree(place.uri, name)]
 
 
+def _numbered(place: Place) -> list[str]:
+    """The finished files whose names give a step."""
+    names = [name for name in place.files if steps.step_number(name) is not None and not name.endswith(_TEMPORARY)]
+    return [name for name in sorted(names) if starts_like_tree(place.uri, name)]
+
+
 def _choose(place: Place, step: int | None, item: str | None) -> str:
     names = [name for name in _files(place) if not name.endswith(_TEMPORARY)]
     if not names:
@@ -71,8 +81,7 @@ def _choose(place: Place, step: int | None, item: str | None) -> str:
             remedy="wait for its writer to finish",
         )
     steps.require_no_item(place, item)
-    numbered = [name for name in names if steps.step_number(name) is not None]
-    if numbered:
+    if numbered := _numbered(place):
         return steps.choose_step(place, numbered, step)
     steps.require_step(place, step)
     if len(names) > 1:

@@ -5,11 +5,16 @@
 - *directories*: a directory an array; the directories above it are the tree.
 
 The last two record neither containers nor None: keys that look like indices may have been either.
+
+An Orbax or T5X checkpoint of directories that lost its tree file looks like the third form, but for the names of its
+arrays: keys joined with dots. Such names are refused unless the directory is a Zarr group, which none of these writers
+makes: then the names are meant as they are. A database of such names is opened, and said to have them.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
 
 from migrate import storage
 from migrate.errors import CorruptCheckpointError
@@ -25,6 +30,7 @@ from migrate.sources.zarr_documents import DOCUMENTS
 _TREE = "pytreedef.json"
 _STORE = "array_store"
 _SEARCHED_FOLDERS = 2000
+_GROUPS = frozenset({".zgroup", "zarr.json"})
 
 
 class JaxArraysFormat:
@@ -38,6 +44,10 @@ class JaxArraysFormat:
         if place.is_file or not place.exists:
             return False
         return steps.holds_items(place, _is_item) or _holds_directories(place)
+
+    def steps_in(self, place: Place) -> list[str] | None:
+        """Names of the finished steps of this format directly in ``place``; None if it is no directory of steps."""
+        return steps.steps_in(place, _is_item)
 
     def open(
         self, place: Place, *, step: int | None, item: str | None, missing_chunks: MissingChunks
@@ -116,6 +126,18 @@ def _open_pytree(chosen: Chosen, missing_chunks: MissingChunks) -> SourceCheckpo
 def _open_arrays(chosen: Chosen, missing_chunks: MissingChunks, *, ocdbt: bool) -> SourceCheckpoint:
     place = chosen.place
     arrays = list_arrays(place.uri, ocdbt=ocdbt)
+    joined = _look_joined(arrays)
+    if joined and not ocdbt and not place.files & _GROUPS:
+        raise CorruptCheckpointError(
+            "the tree file of these arrays seems to be lost: their names are keys joined with dots",
+            where=place.uri,
+            expected="_METADATA or `checkpoint`, which Orbax and T5X write beside such arrays",
+            found=place.looked_at(),
+            remedy="restore the file from a copy of the checkpoint, or use another step; if there never was one and "
+            'these are the full names, make the directory a Zarr group: put a file .zgroup with {"zarr_format": 2} '
+            "into it",
+        )
+    note = "; if Orbax wrote them, its tree file is lost: these are keys joined with dots" if joined else ""
     leaves = []
     for path, array in arrays.items():
         keys = tuple(path.split("/"))
@@ -128,8 +150,19 @@ def _open_arrays(chosen: Chosen, missing_chunks: MissingChunks, *, ocdbt: bool) 
         identity=identity_of(place.uri, _contents(place, arrays)),
         step=chosen.step,
         item=chosen.item,
-        details={"tree": "the names of the arrays; containers and None are not recorded", **chosen.notes},
+        details={"tree": "the names of the arrays; containers and None are not recorded" + note, **chosen.notes},
     )
+
+
+def _look_joined(paths: Iterable[str]) -> bool:
+    """Whether names of arrays look like keys joined with dots: all in one folder, or several with the same first key.
+
+    >>> _look_joined(["params.w", "step"]), _look_joined(["x/a.b", "x/a.c"]), _look_joined(["x/a.b", "y"])
+    (True, True, False)
+    """
+    split = [path.rpartition("/") for path in paths]
+    dotted = Counter((folder, name.partition(".")[0]) for folder, _, name in split if "." in name)
+    return bool(dotted) and (max(dotted.values()) > 1 or not any(folder for folder, _, _ in split))
 
 
 def _contents(place: Place, arrays: dict[str, FoundArray]) -> dict[str, bytes]:

@@ -2,7 +2,7 @@
 
 An item is a directory with a tree file (see :mod:`migrate.sources.orbax_tree`) and its arrays: Zarr v2 or v3, each
 in a directory of its own or all in one OCDBT database. What a version writes is told from the files, never from a
-version number, which Orbax does not record.
+version number, which Orbax does not record. Other items: see :mod:`migrate.sources.orbax_items`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,11 @@ from migrate.sources.arrays import DATABASE, FoundArray, array_leaf, find_arrays
 from migrate.sources.base import MissingChunks, Placeholder, SourceCheckpoint
 from migrate.sources.identity import identity_of
 from migrate.sources.msgpack_tree import MsgpackFile
-from migrate.sources.orbax_tree import CHECKPOINT, METADATA, Stored, Tree, read_tree
+from migrate.sources.orbax_items import PROCESS, STRINGS, has_processes, is_item, random_key
+from migrate.sources.orbax_tree import CHECKPOINT, KEY_METADATA, METADATA, Stored, Tree, read_tree
 from migrate.sources.place import Place
 from migrate.sources.steps import Chosen
 from migrate.sources.zarr_documents import DOCUMENTS, Driver
-
-_STRINGS = "_strings.json"
-_PROCESS = "ocdbt.process_"
-_KEY_METADATA = "array_metadatas"
-# Written beside a tree file, never without one.
-_SIDE_FILES = frozenset({"_sharding", _STRINGS})
-_MAP_BYTES = frozenset([*range(0x80, 0x90), 0xDE, 0xDF])
 
 
 class OrbaxFormat:
@@ -39,6 +33,10 @@ class OrbaxFormat:
         """Whether ``place`` is an Orbax item, step or directory of steps."""
         return not place.is_file and steps.holds_items(place, is_item)
 
+    def steps_in(self, place: Place) -> list[str] | None:
+        """Names of the finished steps of this format directly in ``place``; None if it is no directory of steps."""
+        return steps.steps_in(place, is_item)
+
     def open(
         self, place: Place, *, step: int | None, item: str | None, missing_chunks: MissingChunks
     ) -> SourceCheckpoint:
@@ -46,31 +44,20 @@ class OrbaxFormat:
 
         Raises :class:`migrate.errors.SourceError`.
         """
-        chosen = steps.resolve(place, step, item, is_item)
+        chosen = steps.resolve(
+            place, step, item, is_item, aside=lambda found: "random key" if random_key(found) else None
+        )
         _require_committed(chosen)
         return _open_item(chosen, missing_chunks)
 
 
-def is_item(place: Place) -> bool:
-    """Whether ``place`` holds a tree of arrays, whole or damaged."""
-    files = place.files
-    if METADATA in files or files & _SIDE_FILES or _KEY_METADATA in place.folders or _has_processes(place):
-        return True
-    if CHECKPOINT not in files:
-        return False
-    first = storage.read_range(place.uri, CHECKPOINT, 0, 1)
-    if first and first[0] in _MAP_BYTES:
-        return True
-    # Other software calls a text file `checkpoint` too; arrays beside it tell a damaged one of ours.
-    return DATABASE in files or any(DOCUMENTS["zarr"] in place.child(name).files for name in sorted(place.folders)[:3])
-
-
-def _has_processes(place: Place) -> bool:
-    return any(name.startswith(_PROCESS) for name in place.folders)
+def _aside(place: Place) -> str | None:
+    return "random key" if random_key(place) else None
 
 
 def _open_item(chosen: Chosen, missing_chunks: MissingChunks) -> SourceCheckpoint:
-    place = chosen.place
+    key = random_key(chosen.place)
+    place = key.place if key else chosen.place
     tree = read_tree(place)
     _require_distinct(tree, place)
     strings = _strings(place, tree)
@@ -88,18 +75,18 @@ def _open_item(chosen: Chosen, missing_chunks: MissingChunks) -> SourceCheckpoin
             leaf = array_leaf(array, stored.path, stored.sequence_levels, missing_chunks=missing_chunks, kind=kind)
             if stored.name in key_impls:
                 leaf = replace(leaf, kind="prng_key", prng_impl=key_impls[stored.name])
-            leaves.append(leaf)
+            leaves.append(key.leaf(leaf) if key else leaf)
     contents = {array.key: array.document.text for array in arrays.values()}
     for name in (*tree.files, DATABASE):
         if name in place.files:
             # The tree file of an aggregate is as large as its arrays; its stamp has to do.
             contents[name] = storage.read_range(place.uri, name, 0, zarr_documents.MAX_DOCUMENT_BYTES)
     return SourceCheckpoint(
-        uri=place.uri,
+        uri=chosen.place.uri,
         format=_format(place, arrays),
         version=_version(place, chosen.step_place, tree),
         leaves=tuple(sorted(leaves, key=lambda leaf: leaf.path)),
-        identity=identity_of(place.uri, contents),
+        identity=identity_of(chosen.place.uri, contents),
         placeholders=tuple(sorted(placeholders, key=lambda placeholder: placeholder.path)),
         step=chosen.step,
         item=chosen.item,
@@ -127,20 +114,20 @@ def _spelled(path: tuple[str, ...]) -> str:
 
 def _strings(place: Place, tree: Tree) -> dict[str, str]:
     """Text of each leaf, by name, that is a string: all in one file, or (0.3) in a directory each."""
-    texts = place.read_json(_STRINGS) if _STRINGS in place.files else {}
+    texts = place.read_json(STRINGS) if STRINGS in place.files else {}
     strings: dict[str, str] = {}
     for leaf in tree.stored:
         if leaf.value_type not in (None, "string"):
             continue
         own = place.child(leaf.name)
-        if leaf.name not in texts and leaf.name in place.folders and _STRINGS in own.files:
-            texts = {**texts, **own.read_json(_STRINGS)}
+        if leaf.name not in texts and leaf.name in place.folders and STRINGS in own.files:
+            texts = {**texts, **own.read_json(STRINGS)}
         if leaf.name in texts:
             strings[leaf.name] = str(texts[leaf.name])
         elif leaf.value_type == "string":
             raise CorruptCheckpointError(
                 f"the text of {leaf.name} is missing",
-                where=storage.join(place.uri, _STRINGS),
+                where=storage.join(place.uri, STRINGS),
                 remedy="restore the file from a copy of the checkpoint",
             )
     return strings
@@ -150,7 +137,7 @@ def _find_arrays(place: Place, tree: Tree, strings: dict[str, str]) -> dict[str,
     """Where each stored leaf's array lies, by name."""
     names = [leaf.name for leaf in tree.stored if leaf.name not in strings]
     drivers: tuple[Driver, ...] = ("zarr3", "zarr") if tree.metadata.get("use_zarr3") else ("zarr", "zarr3")
-    if DATABASE not in place.files and (_has_processes(place) or tree.metadata.get("use_ocdbt")):
+    if DATABASE not in place.files and (has_processes(place) or tree.metadata.get("use_ocdbt")):
         raise CorruptCheckpointError(
             f"{DATABASE} is missing",
             where=storage.join(place.uri, DATABASE),
@@ -198,7 +185,7 @@ def _array_missing(
 def _key_impls(place: Place) -> dict[str, str]:
     """Implementation of each leaf, by name, that is a random key; recorded since 0.11."""
     impls: dict[str, str] = {}
-    folder = place.child(_KEY_METADATA)
+    folder = place.child(KEY_METADATA)
     for name in sorted(folder.files):
         document = folder.read_json(name)
         try:
@@ -209,7 +196,7 @@ def _key_impls(place: Place) -> dict[str, str]:
                     impls[str(metadata["param_name"])] = str(impl)
         except (KeyError, TypeError, AttributeError) as error:
             raise CorruptCheckpointError(
-                f"{_KEY_METADATA}/{name} does not describe arrays",
+                f"{KEY_METADATA}/{name} does not describe arrays",
                 where=storage.join(folder.uri, name),
                 found=f"{type(error).__name__}: {error}",
                 remedy="restore the file from a copy of the checkpoint",
@@ -262,6 +249,8 @@ def _format(place: Place, arrays: dict[str, FoundArray]) -> str:
 
 def _version(place: Place, step_place: Place, tree: Tree) -> str:
     """The range of versions that write these files; seen in checkpoints of 0.1.1 to 0.12.8."""
+    if not tree.files:
+        return "orbax 0.11 or older"
     if METADATA not in tree.files:
         by_lists = {None: "orbax 0.1 to 0.3", True: "orbax 0.1.6 to 0.3", False: "orbax 0.1.0 to 0.1.5"}
         return by_lists[tree.keeps_lists]
@@ -269,7 +258,7 @@ def _version(place: Place, step_place: Place, tree: Tree) -> str:
         return "orbax 0.4" if "use_zarr3" in tree.metadata else "orbax 0.3 to 0.4"
     signs = [
         ("use_ocdbt" in tree.metadata, "orbax 0.12 or newer"),
-        (_KEY_METADATA in place.folders, "orbax 0.11"),
+        (KEY_METADATA in place.folders, "orbax 0.11"),
         ("store_array_data_equal_to_fill_value" in tree.metadata, "orbax 0.7 to 0.11"),
         ("_CHECKPOINT_METADATA" in step_place.files, "orbax 0.5 to 0.6"),
     ]
@@ -277,10 +266,12 @@ def _version(place: Place, step_place: Place, tree: Tree) -> str:
 
 
 def _details(place: Place, tree: Tree, chosen: Chosen) -> dict[str, str]:
-    details = {"tree": " and ".join(tree.files)}
-    processes = sum(name.startswith(_PROCESS) for name in place.folders)
+    details = {"tree": " and ".join(tree.files) or "none: a single array"}
+    processes = sum(name.startswith(PROCESS) for name in place.folders)
     if processes:
         details["writer processes"] = str(processes)
     if tree.inline:
         details["values in the tree file"] = str(len(tree.inline))
+    if key := random_key(chosen.place):
+        details["random key"] = key.kind
     return {**details, **chosen.notes}

@@ -16,9 +16,12 @@ from migrate.errors import CorruptCheckpointError
 from migrate.sources.base import Placeholder
 from migrate.sources.msgpack_tree import MsgpackFile, NumberOrArray, placeholder_of, walk
 from migrate.sources.place import Place
+from migrate.sources.zarr_documents import DOCUMENTS
 
 METADATA = "_METADATA"
 CHECKPOINT = "checkpoint"
+KEY_METADATA = "array_metadatas"
+"""Directory with what each writer process recorded of its arrays."""
 
 _PLACEHOLDER = "PLACEHOLDER://"
 _SEQUENCE_KEY = 1
@@ -89,6 +92,8 @@ def read_tree(place: Place) -> Tree:
         return tree if typed is None else _merged(tree, typed, place)
     if typed is not None:
         return typed
+    if is_bare_array(place):
+        return Tree((Stored((CHECKPOINT,), (False,), CHECKPOINT),), (), (), (), {})
     raise CorruptCheckpointError(
         "the checkpoint has no tree",
         where=place.uri,
@@ -96,6 +101,13 @@ def read_tree(place: Place) -> Tree:
         found=place.looked_at(),
         remedy="restore the file from a copy of the checkpoint",
     )
+
+
+def is_bare_array(place: Place) -> bool:
+    """Whether ``place`` holds a single array and no tree file: what versions before 0.11 made of an array."""
+    if METADATA in place.files or CHECKPOINT not in place.folders or place.folders - {CHECKPOINT, KEY_METADATA}:
+        return False
+    return DOCUMENTS["zarr"] in place.child(CHECKPOINT).files
 
 
 def _from_metadata(place: Place) -> Tree:

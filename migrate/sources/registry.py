@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from migrate.errors import CheckpointNotFoundError, UnknownFormatError
+from migrate.sources import steps
 from migrate.sources.base import MissingChunks, SourceCheckpoint, SourceFormat
 from migrate.sources.flax_msgpack import FlaxFormat
 from migrate.sources.jax_arrays import JaxArraysFormat
@@ -38,6 +41,8 @@ def open_checkpoint(
     place = Place(uri)
     for known in FORMATS:
         if known.recognises(place):
+            if known.steps_in(place) is not None and len(set((owners := _owners(place)).values()) | {known}) > 1:
+                return _open_mixed(place, owners, step=step, item=item, missing_chunks=missing_chunks)
             return known.open(place, step=step, item=item, missing_chunks=missing_chunks)
     if not place.exists:
         raise CheckpointNotFoundError(
@@ -52,3 +57,28 @@ def open_checkpoint(
         found="a file" if place.is_file else place.looked_at(),
         remedy="give the path of the checkpoint itself, or of the directory that holds its steps",
     )
+
+
+def _owners(place: Place) -> dict[str, SourceFormat]:
+    """The format of each step in ``place``, by the name of its directory or file."""
+    owners: dict[str, SourceFormat] = {}
+    for known in FORMATS:
+        for name in known.steps_in(place) or ():
+            if name not in owners and (name in place.files or known.recognises(place.child(name))):
+                owners[name] = known
+    return owners
+
+
+def _open_mixed(
+    place: Place,
+    owners: dict[str, SourceFormat],
+    *,
+    step: int | None,
+    item: str | None,
+    missing_chunks: MissingChunks,
+) -> SourceCheckpoint:
+    """Open a step of a directory whose steps are of several formats, as when a library changed its own."""
+    name = steps.choose_step(place, sorted(owners), step)
+    number = steps.step_number(name)
+    opened = owners[name].open(place, step=number, item=item, missing_chunks=missing_chunks)
+    return replace(opened, details={**opened.details, "steps": steps.listed(map(steps.step_number, owners))})

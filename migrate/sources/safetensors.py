@@ -21,6 +21,7 @@ from migrate.errors import (
     UnsupportedLeafError,
 )
 from migrate.sources import raw, steps
+from migrate.sources.arrays import require_inside
 from migrate.sources.base import Leaf, MissingChunks, SourceCheckpoint
 from migrate.sources.dtypes import logical_dtype
 from migrate.sources.identity import identity_of
@@ -59,6 +60,10 @@ class SafetensorsFormat:
         if place.is_file:
             return _header_bytes(place.parent, place.name) is not None or _is_index(place.parent, place.name)
         return steps.holds_items(place, _holds_files)
+
+    def steps_in(self, place: Place) -> list[str] | None:
+        """Names of the finished steps of this format directly in ``place``; None if it is no directory of steps."""
+        return steps.steps_in(place, _holds_files)
 
     def open(
         self, place: Place, *, step: int | None, item: str | None, missing_chunks: MissingChunks
@@ -167,11 +172,12 @@ def _open_files(folder: str, name: str, *, step: int | None, item: str | None) -
 def _weight_map(text: bytes, where: str) -> dict[str, str]:
     index = parse_json(text, where).get("weight_map")
     if not isinstance(index, dict) or not all(isinstance(file, str) for file in index.values()):
-        raise CorruptCheckpointError("the index has no weight_map of file names", where=where)
-    for file in index.values():
-        # An index may not lead out of its directory.
-        if posixpath.isabs(file) or ".." in file.split("/"):
-            raise CorruptCheckpointError("the index names a file outside its directory", where=where, found=file)
+        raise CorruptCheckpointError(
+            "the index has no weight_map of file names",
+            where=where,
+            remedy="the file is damaged: restore it from a copy",
+        )
+    require_inside(index.values(), where)
     return index
 
 

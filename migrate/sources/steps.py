@@ -7,7 +7,7 @@ a directory is, is judged by what lies in it; names only give the number of a st
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from migrate.errors import AmbiguousCheckpointError, CheckpointNotFoundError, UncommittedCheckpointError
@@ -65,18 +65,18 @@ def choose_step(place: Place, names: list[str], step: int | None) -> str:
     wanted = max(numbers.values()) if step is None else step
     found = sorted(name for name, number in numbers.items() if number == wanted)
     if not found:
-        unfinished = [name for name in place.folders if is_temporary(name)]
+        unfinished = _unfinished_steps(place)
         if any(step_number(name.partition(".")[0]) == step for name in unfinished):
-            raise uncommitted(place, f"step {step} is not finished", sorted(unfinished))
+            raise uncommitted(place, f"step {step} is not finished", unfinished)
         raise CheckpointNotFoundError(
             f"there is no step {step}",
             where=place.uri,
-            found=f"steps {_listed(numbers)}",
+            found=f"steps {listed(numbers.values())}",
             remedy="name one of these steps, or none for the latest",
         )
     if len(found) > 1:
         raise AmbiguousCheckpointError(
-            f"several directories hold step {wanted}",
+            f"several directories or files hold step {wanted}",
             where=place.uri,
             found=", ".join(found),
             remedy="give the path of the one that is meant",
@@ -84,8 +84,17 @@ def choose_step(place: Place, names: list[str], step: int | None) -> str:
     return found[0]
 
 
-def resolve(place: Place, step: int | None, item: str | None, is_item: Callable[[Place], bool]) -> Chosen:
+def resolve(
+    place: Place,
+    step: int | None,
+    item: str | None,
+    is_item: Callable[[Place], bool],
+    *,
+    aside: Callable[[Place], str | None] = lambda _: None,
+) -> Chosen:
     """The item that ``place``, ``step`` and ``item`` mean; ``is_item`` tells a directory that holds arrays.
+
+    An item that ``aside`` has a word for is only meant if it is named, or the only one.
 
     Raises :class:`CheckpointNotFoundError`, :class:`AmbiguousCheckpointError` and
     :class:`UncommittedCheckpointError`, each listing what is there.
@@ -99,18 +108,17 @@ def resolve(place: Place, step: int | None, item: str | None, is_item: Callable[
         return Chosen(place, place, step_number(place.name))
     steps = step_names(place, is_item, wanted=step is not None)
     if not steps:
-        unfinished = sorted(name for name in place.folders if is_temporary(name))
-        if any(step_number(name.partition(".")[0]) is not None for name in unfinished):
+        if unfinished := _unfinished_steps(place):
             raise uncommitted(place, "no step is finished", unfinished)
         require_step(place, step)
-        return _choose_item(place, step_number(place.name), item, is_item, {})
-    notes = {"steps": _listed({name: step_number(name) for name in steps})} if len(steps) > 1 else {}
+        return _choose_item(place, step_number(place.name), item, is_item, {}, aside=aside)
+    notes = {"steps": listed(map(step_number, steps))} if len(steps) > 1 else {}
     chosen = place.child(choose_step(place, steps, step))
     number = step_number(chosen.name)
     if not is_item(chosen):
-        return _choose_item(chosen, number, item, is_item, notes)
+        return _choose_item(chosen, number, item, is_item, notes, aside=aside)
     if item is not None:
-        return resolve(chosen, None, item, is_item)
+        return resolve(chosen, None, item, is_item, aside=aside)
     return Chosen(chosen, chosen, number, notes=notes)
 
 
@@ -167,6 +175,19 @@ def step_names(place: Place, is_item: Callable[[Place], bool], *, wanted: bool =
     return sorted(items + of_items)
 
 
+def steps_in(place: Place, is_item: Callable[[Place], bool]) -> list[str] | None:
+    """Names of the finished steps in ``place``, none if all are unfinished; None if it is no directory of steps."""
+    if place.is_file or is_item(place):
+        return None
+    return step_names(place, is_item) or ([] if _unfinished_steps(place) else None)
+
+
+def _unfinished_steps(place: Place) -> list[str]:
+    """Names of the steps in ``place`` that their writer has not finished, or has not yet."""
+    names = sorted(name for name in place.folders if is_temporary(name))
+    return [name for name in names if step_number(name.partition(".")[0]) is not None]
+
+
 def _is_step(place: Place, is_item: Callable[[Place], bool]) -> bool:
     return bool(place.files & _STEP_MARKERS) or any(is_item(place.child(name)) for name in place.folders)
 
@@ -182,34 +203,44 @@ def uncommitted(place: Place, what: str, names: list[str]) -> UncommittedCheckpo
 
 
 def _choose_item(
-    place: Place, step: int | None, item: str | None, is_item: Callable[[Place], bool], notes: dict[str, str]
+    place: Place,
+    step: int | None,
+    item: str | None,
+    is_item: Callable[[Place], bool],
+    notes: dict[str, str],
+    *,
+    aside: Callable[[Place], str | None],
 ) -> Chosen:
     finished = [name for name in sorted(place.folders) if not is_temporary(name)]
     unfinished = sorted(place.folders - set(finished))
     items = [name for name in finished if is_item(place.child(name))]
+    asides = {name: word for name in items if (word := aside(place.child(name)))}
     others = [f"{name} (no tree)" for name in finished if name not in items]
-    listed = ", ".join([*items, *others, *(f"{name} (not finished)" for name in unfinished)]) or "nothing"
-    if item is None and len(items) > 1:
+    told = [f"{name} ({asides[name]})" if name in asides else name for name in items]
+    items_listed = ", ".join([*told, *others, *(f"{name} (not finished)" for name in unfinished)]) or "nothing"
+    meant = [name for name in items if name not in asides] or items
+    if item is None and len(meant) > 1:
         raise AmbiguousCheckpointError(
-            f"{len(items)} items hold arrays",
+            f"{len(meant)} items hold arrays",
             where=place.uri,
-            found=listed,
+            found=items_listed,
             remedy="name the item that is meant",
         )
-    name = item if item is not None else next(iter(items), None)
+    name = item if item is not None else next(iter(meant), None)
     if name is None or name not in items:
         if any(entry.startswith(f"{name or ''}{TEMPORARY}") or name is None for entry in unfinished):
             raise uncommitted(place, "the item is not finished", unfinished)
         raise CheckpointNotFoundError(
             f"there is no item {name!r} with arrays" if name is not None else "no item holds arrays",
             where=place.uri,
-            found=listed,
+            found=items_listed,
             remedy="name an item that holds arrays",
         )
     if len(items) + len(others) > 1:
-        notes = {**notes, "items": listed}
+        notes = {**notes, "items": items_listed}
     return Chosen(place.child(name), place, step, name, notes)
 
 
-def _listed(numbers: dict[str, int] | dict[str, int | None]) -> str:
-    return ", ".join(str(number) for number in sorted(n for n in numbers.values() if n is not None))
+def listed(numbers: Iterable[int | None]) -> str:
+    """Step numbers, in order, for messages."""
+    return ", ".join(str(number) for number in sorted(n for n in numbers if n is not None))

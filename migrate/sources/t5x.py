@@ -34,6 +34,10 @@ class T5xFormat:
         """Whether ``place`` is a T5X step or a directory of steps."""
         return not place.is_file and (_is_item(place) or any(_is_item(place.child(name)) for name in place.folders))
 
+    def steps_in(self, place: Place) -> list[str] | None:
+        """Names of the finished steps of this format directly in ``place``; None if it is no directory of steps."""
+        return steps.steps_in(place, _is_item)
+
     def open(
         self, place: Place, *, step: int | None, item: str | None, missing_chunks: MissingChunks
     ) -> SourceCheckpoint:

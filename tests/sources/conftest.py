@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 DATA = Path(__file__).parent.parent / "data"
-ARCHIVES = ("orbax", "flax", "jax", "t5x")
+ARCHIVES = ("orbax", "orbax_more", "flax", "jax", "t5x", "safetensors")
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ zarr3        Zarr v3, a directory an array                              new, old
 ocdbt_zarr3  Zarr v3 in one OCDBT database                              new, old
 manager      steps 1 and 2 with items params, state and extra (JSON)    new, old
 standard     StandardCheckpointer                                       new, old
+items        a step of single arrays and random keys, each an item      new, old
 v1           orbax.checkpoint.v1 or experimental.v1                     new
 ===========  =========================================================  ========
 
@@ -176,6 +177,35 @@ def save_v1(path: Path, tree: Any) -> None:
     raise ImportError("this Orbax has no v1 interface")
 
 
+def make_items() -> dict[str, Any]:
+    """What each item of the variant ``items`` holds, by the names its arrays get."""
+    tree = make_tree()
+    numpy_key = np.random.RandomState(5).get_state(legacy=False)
+    return {
+        "params": tree["params"],
+        "table": {"checkpoint": tree["params"]["embed"]},
+        "numbers": {"checkpoint": np.arange(5, dtype=np.int16)},
+        "number": {"checkpoint": 3},
+        "jax_key": {"checkpoint": jax.random.key(7)},
+        "jax_words": {"checkpoint": jax.random.PRNGKey(7)},
+        "numpy_tuple": (numpy_key["bit_generator"], numpy_key["state"]["key"], numpy_key["state"]["pos"], 0, 0.0),
+        "numpy_mapping": {**numpy_key, "gauss": 0.0},
+    }
+
+
+def save_items(path: Path, tree: Any) -> None:
+    """Items that are no trees: arrays and random keys."""
+    handlers = {"params": ocp.args.StandardSave, "jax": ocp.args.JaxRandomKeySave, "numpy": ocp.args.NumpyRandomKeySave}
+    items = {}
+    for name, value in tree.items():
+        handler = handlers.get(name.split("_")[0], ocp.args.ArraySave)
+        whole = name == "params" or name.startswith("numpy_")
+        items[name] = handler(value if whole else value["checkpoint"])
+    manager = ocp.CheckpointManager(path, item_names=tuple(items))
+    manager.save(4, args=ocp.args.Composite(**items))
+    manager.wait_until_finished()
+
+
 VARIANTS: dict[str, Callable[[Path, Any], None]] = {
     "zarr": lambda path, tree: save_pytree(path, tree, ocdbt=False, zarr3=False),
     "ocdbt": lambda path, tree: save_pytree(path, tree, ocdbt=True, zarr3=False),
@@ -184,11 +214,16 @@ VARIANTS: dict[str, Callable[[Path, Any], None]] = {
     "manager": save_manager,
     "standard": save_standard,
     "v1": save_v1,
+    "items": save_items,
 }
 
 
 def save_what_is_accepted(save: Callable[[Path, Any], None], folder: Path) -> tuple[Any, dict[str, str]]:
     """(the tree that was saved, what each leaf that was refused alone was refused for)."""
+    if save is save_items:
+        tree = make_items()
+        save(folder / "ckpt", tree)
+        return tree, {}
     tree, rejected = make_tree(), {}
     for name in list(tree["x"]):
         trial = {"params": {"w": tree["params"]["bias"]}, "x": {name: tree["x"][name]}}
