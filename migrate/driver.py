@@ -48,8 +48,8 @@ _PIPELINES = "reexport.pipelines"
 class Reporter(Protocol):
     """Hears what a job does; the command line draws it, a Python caller may ignore it."""
 
-    def stage(self, text: str) -> None:
-        """A stage begins."""
+    def stage(self, stage: str, subject: str) -> None:
+        """A stage begins: ``opening`` a checkpoint, or ``compiling`` a program."""
 
     def planned(self, prepared: Prepared) -> None:
         """The plan is made; nothing has been written yet."""
@@ -67,7 +67,7 @@ class Reporter(Protocol):
 class Silent:
     """A reporter that says nothing."""
 
-    def stage(self, text: str) -> None:
+    def stage(self, stage: str, subject: str) -> None:
         """Ignored."""
 
     def planned(self, prepared: Prepared) -> None:
@@ -175,11 +175,11 @@ def prepare(job: Job, directory: Path, reporter: Reporter | None = None) -> Prep
     reporter = reporter or Silent()
     timings: dict[str, float] = {}
     with _timed(timings, "open"):
-        reporter.stage(f"opening {job.source.path}")
+        reporter.stage("opening", job.source.path)
         checkpoint = open_source(job)
         check_select(checkpoint.leaves, job.source.select)
     with _timed(timings, "compile"):
-        reporter.stage(f"compiling {job.program.entry} for {job.target.topology}")
+        reporter.stage("compiling", f"{job.program.entry} for {job.target.topology}")
         compiled = compiler.compile_program(job, directory)
     with _timed(timings, "plan"):
         mapping = match(

@@ -5,6 +5,7 @@ OUTPUT/exports/<id>/COMMIT.json    makes it exist; written last, once
                    manifest.json   see migrate.manifest
                    programs/<name>/signature.json, executable.bin, program.jax_export
 OUTPUT/params/<set>/               an Orbax checkpoint: Zarr v3 arrays in one OCDBT database, parameters.json
+OUTPUT/carried/<set>/              the same for leaves outside the program, if the job carries them along
 OUTPUT/runs/<set>/                 receipts and lease of an unfinished run
 """
 

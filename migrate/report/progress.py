@@ -10,13 +10,15 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TextColumn,
     TimeRemainingColumn,
-    TransferSpeedColumn,
 )
+from rich.text import Text
 
 from migrate.report import terminal
-from migrate.report.text import format_bytes, format_seconds, plural
+from migrate.report.text import format_bytes, format_seconds, format_uri, plural
 
 if TYPE_CHECKING:
     from migrate.driver import Prepared
@@ -24,6 +26,13 @@ if TYPE_CHECKING:
 _LINE_SECONDS = 2.0
 """Time between two plain lines."""
 _PLAN_ROWS = 40
+
+
+class _RateColumn(ProgressColumn):
+    """Bytes a second, in the units of the other columns."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{format_bytes(task.speed)}/s" if task.speed else "")
 
 
 class ConsoleReporter:
@@ -39,9 +48,9 @@ class ConsoleReporter:
         self._began = 0.0
         self._last_line = 0.0
 
-    def stage(self, text: str) -> None:
+    def stage(self, stage: str, subject: str) -> None:
         """Announce a stage."""
-        self._err.print(text, style="dim", markup=False)
+        self._err.print(f"{stage} {format_uri(subject)}", style="dim", markup=False)
 
     def planned(self, prepared: Prepared) -> None:
         """Show the plan, before anything is written."""
@@ -61,7 +70,7 @@ class ConsoleReporter:
                 BarColumn(),
                 DownloadColumn(binary_units=True),
                 TextColumn("{task.fields[items]}/{task.fields[all_items]} items"),
-                TransferSpeedColumn(),
+                _RateColumn(),
                 TimeRemainingColumn(),
                 console=self._err,
                 transient=True,

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from migrate.report.text import format_bytes, format_grid, format_seconds, format_shape, plural
+from migrate.report.text import format_bytes, format_grid, format_seconds, format_shape, format_uri, plural
 
 if TYPE_CHECKING:
     from migrate.compiler import CompileResult
@@ -64,11 +64,11 @@ def show_plan(out: Console, prepared: Prepared, *, limit: int | None = None) -> 
     _facts(
         out,
         [
-            ("source", f"{source.uri} ({source.format}, {source.version})"),
+            ("source", f"{format_uri(source.uri)} ({source.format}, {source.version})"),
             *([("subtree", select if isinstance(select, str) else ", ".join(select))] if select else []),
             ("target", f"{fingerprint.topology}, mesh {mesh}, {fingerprint.layout_policy} layouts"),
             ("compiler", f"jax {fingerprint.jax}, {compiler}, {format_seconds(prepared.compiled.seconds)}"),
-            ("output", f"{prepared.job.output} (export {prepared.export_id})"),
+            ("output", f"{format_uri(prepared.job.output)} (export {prepared.export_id})"),
         ],
     )
     out.print()
@@ -152,8 +152,8 @@ def show_result(out: Console, result: Result) -> None:
     _facts(
         out,
         [
-            ("export", result.export.uri),
-            ("parameters", f"{result.export.parameters_uri} (an Orbax checkpoint)"),
+            ("export", format_uri(result.export.uri)),
+            ("parameters", f"{format_uri(result.export.parameters_uri)} (an Orbax checkpoint)"),
             ("time", f"{format_seconds(result.seconds)}" + ("" if result.already_committed else f" ({seconds})")),
         ],
     )
@@ -162,7 +162,7 @@ def show_result(out: Console, result: Result) -> None:
 def show_checkpoint(out: Console, checkpoint: SourceCheckpoint) -> None:
     """A source checkpoint, a leaf a line."""
     leaves = checkpoint.leaves
-    facts = [("path", checkpoint.uri), ("format", checkpoint.format), ("written by", checkpoint.version)]
+    facts = [("path", format_uri(checkpoint.uri)), ("format", checkpoint.format), ("written by", checkpoint.version)]
     if checkpoint.step is not None:
         facts.append(("step", str(checkpoint.step)))
     if checkpoint.item is not None:
@@ -187,9 +187,9 @@ def show_export(out: Console, export: Export) -> None:
     manifest, arrays = export.manifest, export.parameter_set().arrays
     source = manifest.source
     facts = [
-        ("export", f"{export.uri} (committed {manifest.created})"),
-        ("parameters", f"{export.parameters_uri} (an Orbax checkpoint)"),
-        ("source", f"{source.uri} ({source.format}, {source.version})"),
+        ("export", f"{format_uri(export.uri)} (committed {manifest.created})"),
+        ("parameters", f"{format_uri(export.parameters_uri)} (an Orbax checkpoint)"),
+        ("source", f"{format_uri(source.uri)} ({source.format}, {source.version})"),
     ]
     for program in manifest.programs:
         fingerprint = program.fingerprint

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from migrate.box import Grid
 from migrate.errors import ReexportError
@@ -37,6 +39,12 @@ def format_shape(shape: Sequence[int]) -> str:
 def format_grid(grid: Grid) -> str:
     """How an array is cut: number of chunks and their shape, ``8 x 2,640``."""
     return f"{grid.size} x {format_shape(grid.chunk_shape)}" if grid.shape else "scalar"
+
+
+def format_uri(uri: str) -> str:
+    """A local path below the working directory without that part; everything else as it is."""
+    here = str(Path.cwd()) + os.sep
+    return uri.removeprefix(here)
 
 
 def format_error(error: ReexportError) -> str:

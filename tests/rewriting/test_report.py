@@ -137,7 +137,7 @@ def test_progress_without_a_terminal_is_plain_lines(monkeypatch: pytest.MonkeyPa
     clock = iter(range(100, 1000, 10))
     monkeypatch.setattr("migrate.report.progress.time.monotonic", lambda: float(next(clock)))
     progress, stream = reporter(is_terminal=False)
-    progress.stage("opening [a]")
+    progress.stage("opening", "[a]")
     progress.started(4, 4096, 1)
     progress.progress(0, 0)  # nothing done: nothing to say
     progress.progress(2, 2048)
