@@ -39,9 +39,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from migrate import errors, layout
+    from migrate.compiler import compile_program
     from migrate.config import Job, load_job
     from migrate.driver import Result, plan, run
-    from migrate.export import Export, open_export
+    from migrate.export import Export, open_export, verify_export
     from migrate.loader import LoadedProgram, load
     from migrate.planner import Plan
     from migrate.program import Program
@@ -58,12 +59,14 @@ _ORIGIN = {
     "Result": "driver",
     "Signature": "signature",
     "SourceCheckpoint": "sources",
+    "compile_program": "compiler",
     "load": "loader",
     "load_job": "config",
     "open_checkpoint": "sources",
     "open_export": "export",
     "plan": "driver",
     "run": "driver",
+    "verify_export": "export",
 }
 _MODULES = ("errors", "layout")
 
@@ -77,6 +80,7 @@ __all__ = [
     "Result",
     "Signature",
     "SourceCheckpoint",
+    "compile_program",
     "errors",
     "layout",
     "load",
@@ -85,6 +89,7 @@ __all__ = [
     "open_export",
     "plan",
     "run",
+    "verify_export",
 ]
 
 

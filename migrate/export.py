@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -138,12 +139,12 @@ def is_export(uri: str) -> bool:
     return storage.exists(uri, COMMIT_KEY) or storage.exists(uri, LATEST_KEY)
 
 
-def open_export(uri: str) -> Export:
+def open_export(uri: str | os.PathLike[str]) -> Export:
     """The committed export at ``uri``: an export's directory, or an output root, whose LATEST is followed.
 
     Raises :class:`NotAnExportError`; :class:`VerificationError` if the manifest is not the committed one.
     """
-    uri = storage.normalise(uri)
+    uri = storage.normalise(os.fspath(uri))
     export_id = latest(uri)
     if export_id is not None:
         output = uri
@@ -222,13 +223,18 @@ class Checked:
 
 
 def verify_export(
-    export: Export, *, workers: int = 2, on_array: Callable[[ArrayRecord], None] | None = None
+    export: Export | str | os.PathLike[str],
+    *,
+    workers: int = 2,
+    on_array: Callable[[ArrayRecord], None] | None = None,
 ) -> Checked:
-    """Read everything an export consists of and compare it with the digests of its manifest.
+    """Read everything an export (or the one at a path or URI) consists of and compare it with its digests.
 
     ``on_array`` is called after each array. Holds ``workers`` chunks at a time. Raises :class:`VerificationError`
     naming every array and file that differs.
     """
+    if not isinstance(export, Export):
+        export = open_export(export)
     parameter_set = export.parameter_set()
     databases = {
         "params": arrays.root_database(export.parameters_uri),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,7 +60,9 @@ class LoadedProgram:
         return iter((self.call, self.params))
 
 
-def load(uri: str, program: str | None = None, *, devices: Sequence[jax.Device] | None = None) -> LoadedProgram:
+def load(
+    uri: str | os.PathLike[str], program: str | None = None, *, devices: Sequence[jax.Device] | None = None
+) -> LoadedProgram:
     """Load a committed export: ``uri`` is its directory, or an output root, whose LATEST is followed.
 
     ``program`` names one of several programs. ``devices`` (default: ``jax.devices()``) must be those the export was

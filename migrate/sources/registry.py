@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 from migrate.errors import CheckpointNotFoundError, UnknownFormatError
@@ -26,7 +27,11 @@ FORMATS: tuple[SourceFormat, ...] = (
 
 
 def open_checkpoint(
-    uri: str, *, step: int | None = None, item: str | None = None, missing_chunks: MissingChunks = "error"
+    uri: str | os.PathLike[str],
+    *,
+    step: int | None = None,
+    item: str | None = None,
+    missing_chunks: MissingChunks = "error",
 ) -> SourceCheckpoint:
     """Open the checkpoint at ``uri``: its tree, shapes and dtypes. No array is read, nothing is written.
 
@@ -38,7 +43,7 @@ def open_checkpoint(
     :class:`migrate.errors.CorruptCheckpointError`, :class:`migrate.errors.UnsupportedLeafError`, and
     :class:`migrate.errors.StorageError` if the store cannot be read.
     """
-    place = Place(uri)
+    place = Place(os.fspath(uri))
     for known in FORMATS:
         if known.recognises(place):
             if known.steps_in(place) is not None and len(set((owners := _owners(place)).values()) | {known}) > 1:
