@@ -14,7 +14,7 @@ makes: then the names are meant as they are. A database of such names is opened,
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from migrate import storage
 from migrate.errors import CorruptCheckpointError
@@ -83,6 +83,19 @@ def _holds_directories(place: Place) -> bool:
     return False
 
 
+def _databases(place: Place) -> Iterator[str]:
+    """Paths of the databases in and below ``place``: a key with a slash was given one in a directory of its own."""
+    pending = deque([""])
+    for _ in range(_SEARCHED_FOLDERS):
+        if not pending:
+            return
+        path = pending.popleft()
+        folder = place.child(path) if path else place
+        if DATABASE in folder.files:
+            yield path
+        pending.extend(f"{path}/{name}" if path else name for name in sorted(folder.folders - {"d"}))
+
+
 def _open_pytree(chosen: Chosen, missing_chunks: MissingChunks) -> SourceCheckpoint:
     place = chosen.place
     text = place.read(_TREE)
@@ -125,7 +138,10 @@ def _open_pytree(chosen: Chosen, missing_chunks: MissingChunks) -> SourceCheckpo
 
 def _open_arrays(chosen: Chosen, missing_chunks: MissingChunks, *, ocdbt: bool) -> SourceCheckpoint:
     place = chosen.place
-    arrays = list_arrays(place.uri, ocdbt=ocdbt)
+    arrays = {}
+    for folder in _databases(place) if ocdbt else [""]:
+        inside = list_arrays(storage.join(place.uri, folder) if folder else place.uri, ocdbt=ocdbt)
+        arrays.update({f"{folder}/{path}" if folder else path: array for path, array in inside.items()})
     joined = _look_joined(arrays)
     if joined and not ocdbt and not place.files & _GROUPS:
         raise CorruptCheckpointError(
@@ -166,7 +182,7 @@ def _look_joined(paths: Iterable[str]) -> bool:
 
 
 def _contents(place: Place, arrays: dict[str, FoundArray]) -> dict[str, bytes]:
-    contents = {array.key: array.document.text for array in arrays.values()}
+    contents = {path: array.document.text for path, array in arrays.items()}
     if DATABASE in place.files:
         contents[DATABASE] = place.read(DATABASE)
     return contents

@@ -52,7 +52,7 @@ def is_orbax(name: str) -> bool:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "orbax_name" in metafunc.fixturenames:
         metafunc.parametrize("orbax_name", [name for name in fixture_names() if is_orbax(name)])
-    for kind in ("jax", "t5x"):
+    for kind in ("jax", "t5x", "safetensors"):
         if f"{kind}_name" in metafunc.fixturenames:
             names = [name for name in fixture_names() if name.startswith(f"{kind}_")]
             metafunc.parametrize(f"{kind}_name", names)

@@ -67,6 +67,24 @@ def test_a_database_is_an_item(fixture: Callable[[str], Any]) -> None:
     assert open_checkpoint(str(path), item="db").leaves == open_checkpoint(f"{path}/db").leaves
 
 
+def test_a_key_with_a_slash_has_a_database_of_its_own(tmp_path: Path) -> None:
+    """``get_tensorstore_spec(".../db/a/b/key", ocdbt=True)`` makes ``a/b`` a database; no array may go missing."""
+    import tensorstore as ts
+    from jax.experimental.array_serialization.serialization import get_tensorstore_spec
+
+    for number, name in enumerate(("w", "a.b", "a.b/c", "a/b/c/w")):
+        spec = get_tensorstore_spec(str(tmp_path / "db" / name), ocdbt=True)
+        array = ts.open({**spec, "dtype": "float32"}, create=True, shape=[3]).result()
+        array.write(np.full(3, number, np.float32)).result()
+    opened = open_checkpoint(str(tmp_path))
+    assert {leaf.name: leaf.read().tolist() for leaf in opened.leaves} == {
+        "w": [0, 0, 0],
+        "a.b": [1, 1, 1],
+        "a.b/c": [2, 2, 2],
+        "a/b/c/w": [3, 3, 3],
+    }
+
+
 def test_a_tree_of_directories_has_no_steps(fixture: Callable[[str], Any]) -> None:
     path = str(fixture("jax_081_gacm").path)
     for arguments in ({"step": 0}, {"item": "params"}):

@@ -1,9 +1,10 @@
-"""Safetensors files written here byte by byte, as the format's description says."""
+"""Safetensors files: those of the real package, and others written here byte by byte, good and broken."""
 
 from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from migrate.errors import (
     UnsupportedLeafError,
 )
 from migrate.sources import open_checkpoint
+from migrate.sources.safetensors import _DTYPES
 
 ARRAYS: dict[str, tuple[str, np.ndarray]] = {
     "model.embed.weight": ("F32", np.arange(24, dtype=np.float32).reshape(6, 4)),
@@ -75,6 +77,25 @@ def assert_arrays(uri: Path | str, **arguments: Any) -> None:
         _, array = ARRAYS[leaf.path[0]]
         assert (leaf.dtype, leaf.shape) == (array.dtype, array.shape)
         assert leaf.read().tobytes() == array.tobytes()
+
+
+def test_every_leaf_has_the_saved_bytes(
+    safetensors_name: str, fixture: Callable[[str], Any], check_leaf: Callable[..., None]
+) -> None:
+    saved = fixture(safetensors_name)
+    opened = open_checkpoint(str(saved.path))
+    assert opened.format == "safetensors"
+    assert {leaf.path for leaf in opened.leaves} == saved.leaves.keys()
+    for leaf in opened.leaves:
+        check_leaf(leaf, saved.leaves[leaf.path])
+
+
+def test_the_package_writes_every_dtype_that_is_read(fixture: Callable[[str], Any]) -> None:
+    saved = fixture("safetensors_080_dtypes")
+    dtypes = {leaf["dtype"] for leaf in saved.leaves.values()}
+    assert len(dtypes) == 17
+    assert dtypes == set(_DTYPES.values())
+    assert {tuple(leaf["shape"]) for leaf in saved.leaves.values()} >= {(), (0, 3), (2, 0, 3)}
 
 
 def test_one_file_under_any_name(tmp_path: Path) -> None:

@@ -14,8 +14,6 @@ orbax 0.12.8.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import socket
 import subprocess
@@ -24,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 # Python puts this file's directory first, where `orbax.py` would be taken for the package `orbax`.
-sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [*(entry for entry in sys.path if Path(entry or ".").resolve() != HERE), str(HERE / "shared")]
 
 import numpy as np
 
@@ -69,43 +68,25 @@ def save(path: Path, process: int, port: int, *, zarr3: bool) -> None:
     jax.distributed.shutdown()
 
 
-def main(output: Path, variants: list[str]) -> None:
-    """Make each variant in two processes of this script."""
-    for variant in variants:
-        folder = (output / variant).absolute()
-        folder.mkdir(parents=True)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        command = [sys.executable, __file__, "--process", str(folder / "ckpt"), str(port), variant]
-        running = [subprocess.Popen([*command, str(process)]) for process in range(PROCESSES)]
-        if any([process.wait() for process in running]):
-            raise SystemExit(f"{variant}: a process failed")
-        leaves = [
-            {
-                "path": f"params/{name}",
-                "keypath": [["dict", "params"], ["dict", name]],
-                "kind": "jax",
-                "dtype": str(array.dtype),
-                "shape": list(array.shape),
-                "nbytes": array.nbytes,
-                "sha256": hashlib.sha256(array.tobytes()).hexdigest(),
-                "on_disk": {},
-            }
-            for name, array in make_arrays().items()
-        ]
-        from importlib.metadata import version
+def make(variant: str, folder: Path) -> None:
+    """Make one variant, in two processes of this script."""
+    from common import write_leaves
 
-        versions = {name: version(name) for name in ("jax", "orbax-checkpoint", "numpy")}
-        described = {"name": variant, "versions": versions, "rejected_leaves": {}, "leaves": leaves}
-        (folder / "leaves.json").write_text(json.dumps(described, indent=1))
-        sys.stdout.write(f"{variant}: {len(leaves)} leaves\n")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, __file__, "--process", str(folder / "ckpt"), str(port), variant]
+    running = [subprocess.Popen([*command, str(process)]) for process in range(PROCESSES)]
+    codes = [process.wait() for process in running]
+    if any(codes):
+        raise SystemExit(f"{variant}: a process failed")
+    write_leaves(folder, {"params": make_arrays()}, ("jax", "orbax-checkpoint", "numpy"))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 6 and sys.argv[1] == "--process":
+    if sys.argv[1:2] == ["--process"]:
         save(Path(sys.argv[2]), int(sys.argv[5]), int(sys.argv[3]), zarr3=sys.argv[4].endswith("zarr3"))
-    elif len(sys.argv) < 3 or set(sys.argv[2:]) - {"processes", "processes_zarr3"}:
-        raise SystemExit(f"usage: {sys.argv[0]} OUTPUT_DIR VARIANT...; variants: processes, processes_zarr3")
     else:
-        main(Path(sys.argv[1]), sys.argv[2:])
+        from common import run
+
+        run(make, ["processes", "processes_zarr3"])
