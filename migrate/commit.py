@@ -154,6 +154,8 @@ def _commit_tree(directory: str, records: tuple[ArrayRecord, ...], owners: Mappi
     _merge(directory, owners, records)
     _delete_leftovers(directory, set(owners.values()))
     storage.write(directory, orbax_metadata.TREE_METADATA_KEY, orbax_metadata.tree_metadata(records))
+    if any(record.prng_impl for record in records):
+        storage.write(directory, orbax_metadata.ARRAY_METADATA_KEY, orbax_metadata.array_metadata(records))
     storage.write(directory, orbax_metadata.CHECKPOINT_METADATA_KEY, orbax_metadata.checkpoint_metadata())
     if not storage.is_local(directory):
         storage.write(directory, orbax_metadata.COMMIT_SUCCESS_KEY, b"")
@@ -174,6 +176,7 @@ def _array_records(plan: Plan, receipts: Mapping[str, Receipt]) -> tuple[ArrayRe
             stored=array.stored,
             source_name=array.source_name,
             chunk_digests=tuple(digests[array.tree, array.name][index] for index in array.stored.grid.indices()),
+            prng_impl=array.prng_impl,
         )
         for array in plan.arrays
     )

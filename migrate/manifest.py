@@ -47,6 +47,8 @@ class ArrayRecord:
     """Where its elements came from: a leaf's path and what the mapping did to it."""
     chunk_digests: tuple[str, ...]
     """Hex SHA-256 of each chunk in storage order, in C order of the chunk grid."""
+    prng_impl: str | None = None
+    """Implementation of the random keys whose data this is, e.g. ``threefry2x32``."""
 
     @property
     def name(self) -> str:

@@ -22,6 +22,7 @@ from migrate.signature import ParameterSpec
 from migrate.sources.base import Leaf, Placeholder
 from migrate.transforms import Derived
 from migrate.views import ConstantView
+from migrate.zarr import STORABLE_DTYPES
 
 _SHOWN = 20
 """Problems that a message spells out."""
@@ -100,6 +101,11 @@ def match(
         untouched = [name for name in unused if not state.arrays[name].steps and len(state.arrays[name].sources) == 1]
         carried += [by_name[state.arrays[name].sources[0]] for name in untouched]
         unused = [name for name in unused if name not in set(untouched)]
+        state.problems += [
+            f"{leaf.name} cannot be carried: {leaf.dtype.name} is not a dtype of Zarr v3 in TensorStore; drop it"
+            for leaf in carried
+            if leaf.dtype.name not in STORABLE_DTYPES
+        ]
         state.problems += [
             f"{p.kind} {'/'.join(p.path)} cannot be carried: it has no array; drop it"
             for p in placeholders

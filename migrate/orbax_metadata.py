@@ -17,6 +17,7 @@ _DICT_KEY = 2
 
 TREE_METADATA_KEY = "_METADATA"
 CHECKPOINT_METADATA_KEY = "_CHECKPOINT_METADATA"
+ARRAY_METADATA_KEY = "array_metadatas/process_0"
 COMMIT_SUCCESS_KEY = "commit_success.txt"
 """Where directories cannot be renamed, on object stores, Orbax takes only a directory with this file for finished."""
 
@@ -63,6 +64,22 @@ def tree_metadata(arrays: Sequence[ArrayRecord]) -> bytes:
         "custom_metadata": None,
     }
     return json.dumps(document).encode()
+
+
+def array_metadata(arrays: Sequence[ArrayRecord]) -> bytes:
+    """The ``array_metadatas/process_0`` document: without it random keys would come back as plain uint32."""
+    entries = [
+        {
+            "array_metadata": {
+                "param_name": array.stored.storage_name,
+                "write_shape": list(array.stored.chunk_shape),
+                "chunk_shape": list(array.stored.chunk_shape),
+                "ext_metadata": {"random_key_impl": array.prng_impl} if array.prng_impl else None,
+            }
+        }
+        for array in arrays
+    ]
+    return json.dumps({"array_metadatas": entries}).encode()
 
 
 def checkpoint_metadata() -> bytes:

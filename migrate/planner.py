@@ -41,6 +41,8 @@ class TargetArray:
     """Unit in which the source is read."""
     source: ArrayReader
     """Reads the elements."""
+    prng_impl: str | None = None
+    """Implementation of the random keys whose data this is, e.g. ``threefry2x32``."""
 
     @property
     def name(self) -> str:
@@ -222,6 +224,7 @@ def _carried(leaf: Leaf, max_chunk_bytes: int, compression: str) -> TargetArray:
         source_name=leaf.name,
         source_chunk_shape=leaf.chunk_shape,
         source=leaf.reader,
+        prng_impl=leaf.prng_impl,
     )
 
 

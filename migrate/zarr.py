@@ -16,16 +16,21 @@ from migrate.layout import dtype_bits, xla_dtype
 # Zarr v3 data types that TensorStore writes (its zarr3 driver's documentation), with their zero as Zarr v3 writes it.
 _FILL_VALUES: dict[str, bool | int | float | list[float]] = {
     "bool": False,
-    **dict.fromkeys(["int4", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"], 0),
+    **dict.fromkeys(["int2", "int4", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"], 0),
     **dict.fromkeys(["float16", "bfloat16", "float32", "float64"], 0.0),
     **dict.fromkeys(
         ["float8_e3m4", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2", "float8_e5m2fnuz"], 0.0
     ),
+    "float4_e2m1fn": 0.0,
+    "float8_e8m0fnu": 1.0,  # it has no zero
     "complex64": [0.0, 0.0],
     "complex128": [0.0, 0.0],
 }
 Tree = Literal["params", "carried"]
 """Which tree of an export an array belongs to: the program's parameters, or leaves that are kept beside them."""
+
+STORABLE_DTYPES = tuple(_FILL_VALUES)
+"""The dtypes that TensorStore writes as Zarr v3; without uint2, uint4 and float8_e4m3."""
 TREES: tuple[Tree, ...] = get_args(Tree)
 
 ZARR_METADATA_KEY = "zarr.json"

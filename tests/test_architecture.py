@@ -100,7 +100,7 @@ LAYERS = {
     "views": {"box", "reshape", "sources"},
     "cast": {"box", "errors", "sources"},
     "transforms": {"cast", "reshape", "rules", "sources", "views"},
-    "mapping": {"errors", "rules", "signature", "sources", "transforms", "views"},
+    "mapping": {"errors", "rules", "signature", "sources", "transforms", "views", "zarr"},
     "planner": {"box", "errors", "mapping", "signature", "sources", "zarr"},
 }
 

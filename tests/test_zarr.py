@@ -18,6 +18,7 @@ from migrate.zarr import ZARR_METADATA_KEY, StoredArray, array_digest
 
 STORABLE = [
     "bool",
+    "int2",
     "int4",
     "int8",
     "int16",
@@ -37,6 +38,8 @@ STORABLE = [
     "float8_e4m3b11fnuz",
     "float8_e5m2",
     "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "float4_e2m1fn",
     "complex64",
     "complex128",
 ]
@@ -53,8 +56,8 @@ def test_tensorstore_takes_the_document_and_keeps_every_byte(dtype: str, compres
     (tmp_path / ZARR_METADATA_KEY).write_bytes(array.zarr_json())
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{tmp_path}/"}}
     store = ts.open(spec, open=True).result()
-    # bits of every element set somewhere; bool and int4 hold fewer
-    raw = np.arange(20 * array.item_bytes, dtype=np.uint8) % {"bool": 2, "int4": 8}.get(dtype, 127)
+    # bits of every element set somewhere; some dtypes hold fewer
+    raw = np.arange(20 * array.item_bytes, dtype=np.uint8) % {"bool": 2, "int2": 2, "int4": 8, "float4_e2m1fn": 16}.get(dtype, 127)
     given_ = raw.view(np.dtype(dtype)).reshape(5, 4)
     store.write(given_).result()
     assert store.shape == (5, 4)
@@ -71,9 +74,8 @@ def test_item_bytes_are_numpys(dtype: str) -> None:
 
 UNSTORABLE = [
     "uint4",  # TensorStore has the signed one only
-    "int2",
+    "uint2",
     "float8_e4m3",  # differs from float8_e4m3fn, which is fine
-    "float4_e2m1fn",
     "object",  # no number at all
 ]
 

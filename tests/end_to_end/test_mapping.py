@@ -116,3 +116,29 @@ def test_a_cast_that_overflows_ends_the_run(changed_model: dict[str, Any], tmp_p
     assert "16 of 16 elements do not fit into bfloat16" in caught.value.what or "do not fit" in caught.value.what
     assert "layers/0/w and 2 more" in str(caught.value.where)
     assert not list(tmp_path.rglob("COMMIT.json"))
+
+
+def test_carried_random_keys_stay_keys(tmp_path: Path) -> None:
+    state = {"w": np.ones((4,), np.float32), "rng": jax.random.key(42), "keys": jax.random.split(jax.random.key(7), 3)}
+    ocp.StandardCheckpointer().save(tmp_path / "checkpoint", state)
+    ocp.StandardCheckpointer().wait_until_finished()
+    (tmp_path / "keyless.py").write_text(
+        "import jax, migrate\n"
+        "def step(mesh):\n"
+        "    return migrate.Program(lambda p: p['w'], ({'w': jax.ShapeDtypeStruct((4,), 'float32')},))\n"
+    )
+    job = small_job(tmp_path / "checkpoint", tmp_path / "out", "cpu:8")
+    job["source"] = {"path": str(tmp_path / "checkpoint"), "carry": True}
+    export = migrate.run({**job, "program": {"entry": "keyless:step"}, "python_path": [str(tmp_path)]}).export
+
+    kinds = {leaf.name: leaf.prng_impl for leaf in migrate.open_checkpoint(export.carried_uri).leaves}
+    assert kinds == {"rng": "threefry2x32", "keys": "threefry2x32"}
+    one_device = ocp.ArrayRestoreArgs(
+        restore_type=jax.Array, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    )
+    restored = ocp.PyTreeCheckpointer().restore(
+        export.carried_uri, restore_args={"rng": one_device, "keys": one_device}
+    )
+    for name in ("rng", "keys"):
+        assert jax.dtypes.issubdtype(restored[name].dtype, jax.dtypes.prng_key)
+        np.testing.assert_array_equal(jax.random.key_data(restored[name]), jax.random.key_data(state[name]))
