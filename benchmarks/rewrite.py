@@ -1,9 +1,9 @@
 """How fast a checkpoint is rewritten, and in how much memory, beside what else one could do with it.
 
-A synthetic Orbax-like checkpoint (Zarr v3 in OCDBT, rows sharded) is rewritten onto other grids; side by side, in
-turns, in one run: ``cp -r``, a bare TensorStore copy array by array (``target.write(source)``, the fastest store-to-store copy
-there is), and ours (plan, Beam, digests, read-back, commit). Only ratios mean anything on a shared machine. Memory is
-the peak of the process's resident set, each case in a process of its own.
+A synthetic Orbax-like checkpoint (Zarr v3 in OCDBT, rows sharded) is rewritten onto other grids. Side by side, in
+turns, in one run: ``cp -r``; a bare TensorStore copy array by array (``target.write(source)``, the fastest
+store-to-store copy there is); ours (plan, Beam, digests, read-back, commit). Only ratios mean anything on a shared
+machine. Memory is the peak of the process's resident set, each case in a process of its own.
 
     python benchmarks/rewrite.py [--megabytes 512] [--repeats 3] [--directory DIR]
 """

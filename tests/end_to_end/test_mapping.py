@@ -120,8 +120,8 @@ def test_a_cast_that_overflows_ends_the_run(changed_model: dict[str, Any], tmp_p
 
 def test_carried_random_keys_stay_keys(tmp_path: Path) -> None:
     state = {"w": np.ones((4,), np.float32), "rng": jax.random.key(42), "keys": jax.random.split(jax.random.key(7), 3)}
-    ocp.StandardCheckpointer().save(tmp_path / "checkpoint", state)
-    ocp.StandardCheckpointer().wait_until_finished()
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "checkpoint", state)
     (tmp_path / "keyless.py").write_text(
         "import jax, migrate\n"
         "def step(mesh):\n"
