@@ -24,6 +24,8 @@ arrays          the OCDBT databases that hold the arrays
 receipt, ledger, failures, lease    state of a run
 manifest, orbax_metadata, export    what lies in an export; opening and checking one
 loader          export -> a callable and its parameters, without relayout
+preparation     a job up to its plan
+execution       runs the pipeline, which lies in another package
 driver          one job from source to export
 cli, report/    the command line and what it prints
 demo/           a small decoder and its checkpoint
@@ -41,10 +43,11 @@ if TYPE_CHECKING:
     from migrate import errors, layout
     from migrate.compiler import compile_program
     from migrate.config import Job, load_job
-    from migrate.driver import Result, plan, run
+    from migrate.driver import Result, run
     from migrate.export import Export, open_export, verify_export
     from migrate.loader import LoadedProgram, load
     from migrate.planner import Plan
+    from migrate.preparation import plan
     from migrate.program import Program
     from migrate.signature import Signature
     from migrate.sources import Leaf, SourceCheckpoint, open_checkpoint
@@ -64,7 +67,7 @@ _ORIGIN = {
     "load_job": "config",
     "open_checkpoint": "sources",
     "open_export": "export",
-    "plan": "driver",
+    "plan": "preparation",
     "run": "driver",
     "verify_export": "export",
 }

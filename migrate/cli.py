@@ -76,11 +76,11 @@ def run(job: str, supersede: bool, as_json: bool) -> None:
 @_json_option
 def plan(job: str, as_json: bool) -> None:
     """Show what a job would write, without writing it. Compiles the program."""
-    from migrate import driver
+    from migrate.preparation import as_job, compile_directory, prepare
     from migrate.report import terminal
 
-    with driver.compile_directory() as directory:
-        prepared = driver.prepare(driver.as_job(job), directory, _stages())
+    with compile_directory() as directory:
+        prepared = prepare(as_job(job), directory, _stages())
         if as_json:
             _print_json({"export": prepared.export_id, **prepared.plan.to_json()})
         else:
@@ -93,13 +93,13 @@ def plan(job: str, as_json: bool) -> None:
 @_json_option
 def compile_(job: str, output: str | None, as_json: bool) -> None:
     """Compile a job's program for its target and show what the executable expects of every parameter."""
-    from migrate import driver
     from migrate.compiler import compile_program
     from migrate.manifest import SIGNATURE_FILE
+    from migrate.preparation import as_job, compile_directory
     from migrate.report import terminal
 
-    loaded = driver.as_job(job)
-    with driver.compile_directory() as temporary:
+    loaded = as_job(job)
+    with compile_directory() as temporary:
         directory = Path(output) if output else temporary
         compiled = compile_program(loaded, directory)
         text = compiled.signature.to_json()

@@ -1,27 +1,21 @@
-"""One job from its source to its committed export: open, compile, plan, rewrite through Beam, report.
-
-The rewrite pipeline is found by its entry point, ``reexport.pipelines``: this package never imports Beam.
-"""
+"""One job from its source to its committed export: prepare, then rewrite, verify and commit through the pipeline."""
 
 from __future__ import annotations
 
 import importlib.metadata
-import logging
 import shutil
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from migrate import compiler, export, failures, ledger, receipt, rewrite, sources, storage
+from migrate import export, failures, receipt, rewrite, storage
 from migrate.commit import CommitRequest, Work
-from migrate.compiler import CompileResult
-from migrate.config import Job, job_from_mapping, load_job
+from migrate.config import Job
 from migrate.errors import OutputConflictError, ReexportError, StorageError
+from migrate.execution import execute
 from migrate.export import Export, Paths
 from migrate.lease import Lease
 from migrate.manifest import (
@@ -34,75 +28,11 @@ from migrate.manifest import (
     ProgramRecord,
     SourceRecord,
 )
-from migrate.mapping import check_select, match
-from migrate.planner import Plan, make_plan
+from migrate.planner import Plan
+from migrate.preparation import Prepared, Reporter, Silent, as_job, compile_directory, prepare
 from migrate.receipt import Destination
-from migrate.signature import Signature, canonical_digest
-from migrate.sources import SourceCheckpoint
 
-_POLL_SECONDS = 0.2
 _TOOLS = ("reexport", "jax", "jaxlib", "libtpu", "orbax-checkpoint", "tensorstore", "apache-beam", "numpy")
-_PIPELINES = "reexport.pipelines"
-
-
-class Reporter(Protocol):
-    """Hears what a job does; the command line draws it, a Python caller may ignore it."""
-
-    def stage(self, stage: str, subject: str) -> None:
-        """A stage begins: ``opening`` a checkpoint, or ``compiling`` a program."""
-
-    def planned(self, prepared: Prepared) -> None:
-        """The plan is made; nothing has been written yet."""
-
-    def started(self, items: int, nbytes: int, reused_items: int) -> None:
-        """The rewrite begins: ``items`` to do, of ``nbytes`` logical bytes; ``reused_items`` have receipts already."""
-
-    def progress(self, items: int, nbytes: int) -> None:
-        """That many items and logical bytes are done; called several times a second."""
-
-    def finished(self) -> None:
-        """The rewrite has ended, well or not."""
-
-
-class Silent:
-    """A reporter that says nothing."""
-
-    def stage(self, stage: str, subject: str) -> None:
-        """Ignored."""
-
-    def planned(self, prepared: Prepared) -> None:
-        """Ignored."""
-
-    def started(self, items: int, nbytes: int, reused_items: int) -> None:
-        """Ignored."""
-
-    def progress(self, items: int, nbytes: int) -> None:
-        """Ignored."""
-
-    def finished(self) -> None:
-        """Ignored."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A job that has been opened, compiled and planned. Nothing has been written to its output."""
-
-    job: Job
-    checkpoint: SourceCheckpoint
-    compiled: CompileResult
-    plan: Plan
-    timings: dict[str, float] = field(default_factory=dict)
-    """Seconds of each stage."""
-
-    @property
-    def signature(self) -> Signature:
-        """What the executable expects."""
-        return self.compiled.signature
-
-    @property
-    def export_id(self) -> str:
-        """Content address of the export: parameter set and fingerprint."""
-        return canonical_digest([self.plan.parameter_set, self.signature.fingerprint.digest])[:16]
 
 
 @dataclass(frozen=True)
@@ -134,83 +64,6 @@ class Result:
             "seconds": round(self.seconds, 3),
             "timings": {stage: round(seconds, 3) for stage, seconds in self.export.manifest.timings.items()},
         }
-
-
-def as_job(job: Job | Mapping[str, Any] | str | Path) -> Job:
-    """A job from a job object, a mapping with a job file's keys, or the path of a job file."""
-    if isinstance(job, Job):
-        return job
-    return job_from_mapping(dict(job)) if isinstance(job, Mapping) else load_job(job)
-
-
-@contextmanager
-def compile_directory() -> Iterator[Path]:
-    """A temporary directory for a compile; it is kept when an error leaves it, for the log in it."""
-    directory = Path(tempfile.mkdtemp(prefix="reexport-compile-"))
-    try:
-        yield directory
-    except ReexportError as error:
-        if str(directory) not in str(error):
-            shutil.rmtree(directory, ignore_errors=True)
-        raise
-    except BaseException:
-        shutil.rmtree(directory, ignore_errors=True)
-        raise
-    shutil.rmtree(directory, ignore_errors=True)
-
-
-def open_source(job: Job) -> SourceCheckpoint:
-    """The job's checkpoint. Raises :class:`migrate.errors.SourceError`."""
-    source = job.source
-    return sources.open_checkpoint(
-        source.path, step=source.step, item=source.item, missing_chunks=source.missing_chunks
-    )
-
-
-def prepare(job: Job, directory: Path, reporter: Reporter | None = None) -> Prepared:
-    """Open the source, compile the program into ``directory``, and plan. Writes nothing to the output.
-
-    Raises every :class:`ReexportError` that bad input can cause.
-    """
-    reporter = reporter or Silent()
-    timings: dict[str, float] = {}
-    with _timed(timings, "open"):
-        reporter.stage("opening", job.source.path)
-        checkpoint = open_source(job)
-        check_select(checkpoint.leaves, job.source.select)
-    with _timed(timings, "compile"):
-        reporter.stage("compiling", f"{job.program.entry} for {job.target.topology}")
-        compiled = compiler.compile_program(job, directory)
-    with _timed(timings, "plan"):
-        mapping = match(
-            checkpoint.leaves,
-            compiled.signature.weights,
-            rules=job.mapping,
-            select=job.source.select,
-            carry=job.source.carry,
-            placeholders=checkpoint.placeholders,
-        )
-        plan = make_plan(
-            mapping,
-            source_identity=checkpoint.identity,
-            max_item_bytes=job.rewrite.max_item_bytes,
-            max_chunk_bytes=job.rewrite.max_chunk_bytes,
-            compression=job.rewrite.compression,
-        )
-    return Prepared(job, checkpoint, compiled, plan, timings)
-
-
-@contextmanager
-def _timed(timings: dict[str, float], stage: str) -> Iterator[None]:
-    started = time.perf_counter()
-    yield
-    timings[stage] = time.perf_counter() - started
-
-
-def plan(job: Job | Mapping[str, Any] | str | Path) -> Plan:
-    """What a job would write, without writing it; compiles the program. Raises :class:`ReexportError`."""
-    with compile_directory() as directory:
-        return prepare(as_job(job), directory).plan
 
 
 def run(
@@ -266,20 +119,20 @@ def _conflict(found: Export, prepared: Prepared) -> OutputConflictError:
 
 def _rewrite(paths: Paths, prepared: Prepared, reporter: Reporter) -> tuple[int, int]:
     """Write, verify and commit; (items, logical bytes) that were not there before."""
-    plan_, export_id = prepared.plan, prepared.export_id
-    run_uri = paths.run(plan_.parameter_set)
+    plan, export_id = prepared.plan, prepared.export_id
+    run_uri = paths.run(plan.parameter_set)
     lease = Lease(run_uri)
     ledger_directory = tempfile.mkdtemp(prefix="reexport-ledger-")
     try:
         if export.is_export(paths.export(export_id)):
             return 0, 0  # another driver committed it before this one had the lease
         destination = Destination(
-            paths.parameters(plan_.parameter_set), paths.carried(plan_.parameter_set), run_uri, ledger_directory
+            paths.parameters(plan.parameter_set), paths.carried(plan.parameter_set), run_uri, ledger_directory
         )
         failures.take(destination)
         _delete_unfinished(paths, destination, export_id)
         programs = (_store_program(paths, prepared),)
-        items = plan_.items
+        items = plan.items
         if storage.exists(destination.parameters_uri, PARAMETERS_KEY):
             items = ()  # another export shares the set
         receipts = receipt.load_all(destination, [item.id for item in items])
@@ -290,7 +143,7 @@ def _rewrite(paths: Paths, prepared: Prepared, reporter: Reporter) -> tuple[int,
         request = CommitRequest(
             output=paths.output,
             export_id=export_id,
-            plan=plan_,
+            plan=plan,
             source=SourceRecord(source.uri, source.format, source.version, source.identity, source.step, source.item),
             programs=programs,
             tools=_tool_versions(),
@@ -299,8 +152,19 @@ def _rewrite(paths: Paths, prepared: Prepared, reporter: Reporter) -> tuple[int,
         )
         reporter.started(len(items), nbytes, len(receipts))
         rewrite.allow(destination)
+
+        def on_progress(done_items: int, done_bytes: int) -> None:
+            reporter.progress(done_items, done_bytes)
+            lease.renew()
+
         try:
-            _execute(Work(items, request, destination), prepared.job, lease, reporter)
+            execute(
+                paths.output,
+                Work(items, request, destination),
+                runner=prepared.job.rewrite.runner,
+                workers=prepared.job.rewrite.workers,
+                on_progress=on_progress,
+            )
         finally:
             reporter.finished()
         if not export.is_export(paths.export(export_id)):
@@ -374,64 +238,3 @@ def _tool_versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return versions
-
-
-def _execute(work: Work, job: Job, lease: Lease, reporter: Reporter) -> None:
-    """Run the pipeline in a thread; this one polls the ledger, renews the lease and owns Ctrl-C."""
-    pipeline = _pipeline("batch")
-    crash: list[BaseException] = []
-
-    def target() -> None:
-        try:
-            pipeline({job.output: work}, runner_name=job.rewrite.runner, workers=job.rewrite.workers)
-        except BaseException as error:
-            crash.append(error)
-
-    thread = threading.Thread(target=target, name="reexport-pipeline", daemon=True)
-    thread.start()
-    try:
-        while thread.is_alive():
-            thread.join(_POLL_SECONDS)
-            reporter.progress(*ledger.read(work.destination.ledger or ""))
-            lease.renew()
-    except BaseException:
-        # items under way end by themselves; without receipts they count for nothing
-        rewrite.stop(work.destination)
-        thread.join(timeout=60)
-        raise
-    if crash:
-        error = crash[0]
-        if isinstance(error, ReexportError):
-            raise error
-        lines = str(error).strip().splitlines()
-        raise ReexportError(
-            "the Beam pipeline failed",
-            where=f"runner {job.rewrite.runner}",
-            found=lines[-1] if lines else type(error).__name__,
-            remedy="nothing was committed; the same command resumes",
-        ) from error
-
-
-@contextmanager
-def _quiet_logging() -> Iterator[None]:
-    """Importing Beam warns, on the root logger, of Google Cloud clients that a run without them never needs."""
-    root, handler = logging.getLogger(), logging.NullHandler()
-    root.addHandler(handler)  # else logging would configure itself for the whole process
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
-        root.removeHandler(handler)
-
-
-def _pipeline(name: str) -> Callable[..., None]:
-    for entry_point in importlib.metadata.entry_points(group=_PIPELINES, name=name):
-        with _quiet_logging():
-            function: Callable[..., None] = entry_point.load()
-        return function
-    raise ReexportError(
-        f"the pipeline {name!r} is not installed",
-        where=f"entry point group {_PIPELINES}",
-        remedy="install the distribution `reexport` again",
-    )

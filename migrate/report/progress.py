@@ -21,7 +21,7 @@ from migrate.report import terminal
 from migrate.report.text import format_bytes, format_seconds, format_uri, plural
 
 if TYPE_CHECKING:
-    from migrate.driver import Prepared
+    from migrate.preparation import Prepared
 
 _LINE_SECONDS = 2.0
 """Time between two plain lines."""
@@ -36,7 +36,7 @@ class _RateColumn(ProgressColumn):
 
 
 class ConsoleReporter:
-    """Draws a run on the consoles of a command; implements :class:`migrate.driver.Reporter`."""
+    """Draws a run on the consoles of a command; implements :class:`migrate.preparation.Reporter`."""
 
     def __init__(self, out: Console | None, err: Console) -> None:
         """``out`` receives the plan (None: it is not shown), ``err`` the progress."""

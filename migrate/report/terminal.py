@@ -14,9 +14,10 @@ from migrate.report.text import format_bytes, format_grid, format_seconds, forma
 
 if TYPE_CHECKING:
     from migrate.compiler import CompileResult
-    from migrate.driver import Prepared, Result
+    from migrate.driver import Result
     from migrate.export import Checked, Export
     from migrate.planner import TargetArray
+    from migrate.preparation import Prepared
     from migrate.signature import Signature
     from migrate.sources import SourceCheckpoint
 

@@ -11,7 +11,7 @@ import pytest
 
 import migrate
 from migrate import driver, errors
-from migrate.driver import Prepared, Silent
+from migrate.preparation import Prepared, Silent
 
 from .conftest import reexport, small_job, tree_digest, write_job
 

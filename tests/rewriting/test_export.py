@@ -13,10 +13,10 @@ from migrate import commit, driver, storage
 from migrate.commit import CommitRequest
 from migrate.compiler import CompileResult
 from migrate.config import job_from_mapping
-from migrate.driver import Prepared, Silent
 from migrate.errors import ExitCode, NotAnExportError, VerificationError
 from migrate.export import Export, Paths, is_export, latest, open_export, set_latest, verify_export
 from migrate.manifest import FileRecord, ProgramRecord
+from migrate.preparation import Prepared, Silent
 from migrate.signature import Signature
 
 from .conftest import FINGERPRINT, Run

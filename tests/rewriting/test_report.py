@@ -13,7 +13,8 @@ from rich.console import Console
 from migrate import export
 from migrate.compiler import CompileResult
 from migrate.config import job_from_mapping
-from migrate.driver import Prepared, Result
+from migrate.driver import Result
+from migrate.preparation import Prepared
 from migrate.report import terminal
 from migrate.report.progress import ConsoleReporter
 from migrate.signature import Signature

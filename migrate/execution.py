@@ -1,0 +1,84 @@
+"""Running the rewrite pipeline of the other package; found by its entry point, since this package imports no Beam."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from migrate import ledger, rewrite
+from migrate.commit import Work
+from migrate.errors import ReexportError
+
+_POLL_SECONDS = 0.2
+_PIPELINES = "reexport.pipelines"
+"""Entry point group."""
+
+
+def execute(
+    name: str, work: Work, *, runner: str, workers: int | None, on_progress: Callable[[int, int], None]
+) -> None:
+    """Run the rewrite pipeline on ``work``, known in it as ``name``; returns when it has ended.
+
+    The pipeline runs in a thread; this one owns Ctrl-C and calls ``on_progress`` with the items and logical bytes done,
+    several times a second. What came of the work lies on storage: committed, or failures. Raises
+    :class:`ReexportError` if the pipeline itself fails.
+    """
+    pipeline = _pipeline("batch")
+    crash: list[BaseException] = []
+
+    def target() -> None:
+        try:
+            pipeline({name: work}, runner_name=runner, workers=workers)
+        except BaseException as error:
+            crash.append(error)
+
+    thread = threading.Thread(target=target, name="reexport-pipeline", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_POLL_SECONDS)
+            on_progress(*(ledger.read(work.destination.ledger) if work.destination.ledger else (0, 0)))
+    except BaseException:
+        # items under way end by themselves; without receipts they count for nothing
+        rewrite.stop(work.destination)
+        thread.join(timeout=60)
+        raise
+    if crash:
+        error = crash[0]
+        if isinstance(error, ReexportError):
+            raise error
+        lines = str(error).strip().splitlines()
+        raise ReexportError(
+            "the Beam pipeline failed",
+            where=f"runner {runner}",
+            found=lines[-1] if lines else type(error).__name__,
+            remedy="nothing was committed; the same command resumes",
+        ) from error
+
+
+@contextmanager
+def _quiet_logging() -> Iterator[None]:
+    """Importing Beam warns, on the root logger, of Google Cloud clients that a run without them never needs."""
+    root, handler = logging.getLogger(), logging.NullHandler()
+    root.addHandler(handler)  # else logging would configure itself for the whole process
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        root.removeHandler(handler)
+
+
+def _pipeline(name: str) -> Callable[..., None]:
+    for entry_point in importlib.metadata.entry_points(group=_PIPELINES, name=name):
+        with _quiet_logging():
+            function: Callable[..., None] = entry_point.load()
+        return function
+    raise ReexportError(
+        f"the pipeline {name!r} is not installed",
+        where=f"entry point group {_PIPELINES}",
+        remedy="install the distribution `reexport` again",
+    )
