@@ -27,7 +27,7 @@ loader          export -> a callable and its parameters, without relayout
 preparation     a job up to its plan
 execution       runs the pipeline, which lies in another package
 driver          one job from source to export
-cli, report/    the command line and what it prints
+cli/, report/   the command line and what it prints
 demo/           a small decoder and its checkpoint
 
 Importing this package imports neither jax, tensorstore nor apache_beam; only compiler/, program, loader and demo/

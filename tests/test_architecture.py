@@ -130,11 +130,11 @@ def test_the_writer_and_the_commit_run_on_workers_without_job_or_driver() -> Non
 
 
 def test_nothing_imports_the_command_line() -> None:
-    assert users("migrate.cli") == set()
+    assert {module for module in users("migrate.cli") if not within(module, "migrate.cli")} == set()
 
 
 def test_only_the_command_line_imports_click_and_only_the_reports_import_rich() -> None:
-    assert users("click") == {"migrate.cli"}
+    assert {module for module in users("click") if not within(module, "migrate.cli")} == set()
     assert {module for module in users("rich") if not within(module, "migrate.report")} == set()
 
 

@@ -1,0 +1,13 @@
+"""The ``reexport`` command.
+
+main        the group of commands; errors become messages and exit codes
+options     what commands share
+jobs        run, plan, compile, demo-checkpoint
+look        inspect, verify
+
+Every command imports what it needs when it is called: start-up is a feature.
+"""
+
+from migrate.cli.main import main
+
+__all__ = ["main"]

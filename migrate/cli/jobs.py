@@ -1,0 +1,92 @@
+"""Commands that take a job file, and the one that makes something to try them on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from migrate.cli.options import example, json_option, print_json, stages
+
+
+@click.command(short_help="Re-export one checkpoint.", epilog=example("reexport run configs/demo.yaml"))
+@click.argument("job", type=click.Path())
+@click.option("--supersede", is_flag=True, help="Add this export beside a different one that the output holds already.")
+@json_option
+def run(job: str, supersede: bool, as_json: bool) -> None:
+    """Re-export one checkpoint: open, compile, plan, rewrite, verify, commit.
+
+    The export appears only when it is whole and verified. After an interruption or a failure the same command goes on
+    where it stopped. Running a finished job again writes nothing.
+    """
+    from migrate import driver
+    from migrate.report import terminal
+    from migrate.report.progress import ConsoleReporter
+
+    out = None if as_json else terminal.console()
+    result = driver.run(job, supersede=supersede, reporter=ConsoleReporter(out, terminal.console(stderr=True)))
+    if out is None:
+        print_json(result.to_json())
+    else:
+        terminal.show_result(out, result)
+
+
+@click.command(short_help="Show what a job would write.", epilog=example("reexport plan configs/demo.yaml"))
+@click.argument("job", type=click.Path())
+@json_option
+def plan(job: str, as_json: bool) -> None:
+    """Show what a job would write, without writing it. Compiles the program."""
+    from migrate.preparation import as_job, compile_directory, prepare
+    from migrate.report import terminal
+
+    with compile_directory() as directory:
+        prepared = prepare(as_job(job), directory, stages())
+        if as_json:
+            print_json({"export": prepared.export_id, **prepared.plan.to_json()})
+        else:
+            terminal.show_plan(terminal.console(), prepared)
+
+
+@click.command(
+    "compile",
+    short_help="Compile a program; show what its executable expects.",
+    epilog=example("reexport compile configs/demo.yaml --output out/compiled"),
+)
+@click.argument("job", type=click.Path())
+@click.option("-o", "--output", type=click.Path(), help="Keep the signature, the executable and the log here.")
+@json_option
+def compile_(job: str, output: str | None, as_json: bool) -> None:
+    """Compile a job's program for its target and show what the executable expects of every parameter."""
+    from migrate.compiler import compile_program
+    from migrate.manifest import SIGNATURE_FILE
+    from migrate.preparation import as_job, compile_directory
+    from migrate.report import terminal
+
+    loaded = as_job(job)
+    with compile_directory() as temporary:
+        directory = Path(output) if output else temporary
+        compiled = compile_program(loaded, directory)
+        text = compiled.signature.to_json()
+        if output:
+            (directory / SIGNATURE_FILE).write_text(text)
+        if as_json:
+            print_json({"seconds": compiled.seconds, "directory": output, "signature": json.loads(text)})
+        else:
+            terminal.show_compiled(terminal.console(), compiled)
+
+
+@click.command(
+    "demo-checkpoint",
+    short_help="Write the checkpoint of a small decoder.",
+    epilog=example("reexport demo-checkpoint out/demo-checkpoint"),
+)
+@click.argument("directory", type=click.Path())
+@click.option("--layers", type=click.IntRange(1), help="Number of layers; fewer make a smaller checkpoint.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random weights.")
+def demo_checkpoint(directory: str, layers: int | None, seed: int) -> None:
+    """Write the checkpoint of a small decoder, sharded over 8 CPU devices, with Orbax."""
+    from migrate.demo.checkpoint import write_checkpoint
+
+    path = write_checkpoint(directory, seed=seed, **({"layers": layers} if layers else {}))
+    click.echo(f"wrote {path}")

@@ -1,0 +1,54 @@
+"""Commands that look at what lies on storage."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import click
+
+from migrate.cli.options import example, json_option, print_json
+
+
+@click.command(short_help="Show a checkpoint or an export.", epilog=example("reexport inspect tests/data/orbax_0.2.7"))
+@click.argument("path")
+@click.option("--step", type=int, help="Training step; default: the latest committed one.")
+@click.option("--item", help="Item of the step, where it holds several.")
+@json_option
+def inspect(path: str, step: int | None, item: str | None, as_json: bool) -> None:
+    """Show what lies at PATH: a checkpoint of any known format, or an export."""
+    from migrate import export, sources
+    from migrate.manifest import MANIFEST
+    from migrate.report import terminal
+
+    if export.is_export(path):
+        found = export.open_export(path)
+        if as_json:
+            print_json({"kind": "export", "uri": found.uri, **json.loads(MANIFEST.dump(found.manifest))})
+        else:
+            terminal.show_export(terminal.console(), found)
+        return
+    checkpoint = sources.open_checkpoint(path, step=step, item=item)
+    if as_json:
+        print_json({"kind": "checkpoint", **checkpoint.to_json()})
+    else:
+        terminal.show_checkpoint(terminal.console(), checkpoint)
+
+
+@click.command(short_help="Read a whole export and check it.", epilog=example("reexport verify out/demo"))
+@click.argument("export")
+@json_option
+def verify(export: str, as_json: bool) -> None:
+    """Read a whole export and compare it with the digests it was committed with.
+
+    EXPORT is an output, whose current export is taken, or one export's directory.
+    """
+    from migrate import export as exports
+    from migrate.report import terminal
+
+    found = exports.open_export(export)
+    checked = exports.verify_export(found, workers=os.cpu_count() or 1)
+    if as_json:
+        print_json({"export": found.uri, "intact": True, **checked.to_json()})
+    else:
+        terminal.show_checked(terminal.console(), found, checked)

@@ -1,0 +1,73 @@
+"""The group of commands, and how it ends: errors of :mod:`migrate.errors` become messages and exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import NoReturn
+
+import click
+
+from migrate.cli import jobs, look
+from migrate.cli.options import EXIT_CODES, print_json
+from migrate.errors import ExitCode, ReexportError
+
+
+@click.group(
+    epilog=EXIT_CODES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(package_name="reexport", prog_name="reexport")
+def cli() -> None:
+    """Re-export JAX checkpoints into the sharding and physical layout that a new executable expects.
+
+    A job file names a checkpoint, a model and a target; see docs/jobs.md. Begin with:
+
+    \b
+      reexport run configs/demo.yaml
+    """
+
+
+for _command in (jobs.run, jobs.plan, jobs.compile_, look.inspect, look.verify, jobs.demo_checkpoint):
+    cli.add_command(_command)
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit; errors of :mod:`migrate.errors` become messages and exit codes."""
+    signal.signal(signal.SIGTERM, _terminate)
+    as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
+    try:
+        cli.main(arguments, prog_name="reexport", standalone_mode=False)
+        code = int(ExitCode.DONE)
+    except ReexportError as error:
+        from migrate.report.text import format_error
+
+        if as_json:
+            print_json(dict(error.to_json()))
+        click.echo(format_error(error), err=True)
+        code = int(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        code = int(ExitCode.USAGE)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted: nothing was committed; the same command goes on where it stopped", err=True)
+        code = int(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        # the reader of our output has gone, e.g. `| head`; Python would complain again when it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = int(ExitCode.DONE)
+    _leave(code)
+
+
+def _terminate(_signal: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _leave(code: int) -> NoReturn:
+    """Exit at once: Beam's worker threads, which outlive an interrupted pipeline, would be waited for."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code == ExitCode.INTERRUPTED:
+        os._exit(code)
+    sys.exit(code)

@@ -1,0 +1,43 @@
+"""What commands share: the ``--json`` option, the form of their help, their output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+EXIT_CODES = """\b
+Exit codes:
+    0  done
+    1  failed; nothing was committed
+    2  wrong usage, or a job that cannot be used
+    3  checked, and found stale or mismatched
+  130  interrupted; nothing was committed
+"""
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def json_option(command: Command) -> Command:
+    """Add ``--json`` to a command, as its argument ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")(command)
+
+
+def example(text: str) -> str:
+    """The end of a command's help: an example that works, and the exit codes."""
+    return f"\b\nExample:\n  {text}\n\n{EXIT_CODES}"
+
+
+def stages() -> Any:
+    """A reporter that only announces stages."""
+    from migrate.report import terminal
+    from migrate.report.progress import ConsoleReporter
+
+    return ConsoleReporter(None, terminal.console(stderr=True))
+
+
+def print_json(value: dict[str, object]) -> None:
+    """Print a JSON object on standard output."""
+    click.echo(json.dumps(value, indent=1))
