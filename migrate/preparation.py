@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from migrate import compiler, sources
+from migrate import compiler, sources, storage
 from migrate.compiler import CompileResult
 from migrate.config import Job, job_from_mapping, load_job
-from migrate.errors import ReexportError
+from migrate.errors import ConfigError, ReexportError
 from migrate.mapping import check_select, match
 from migrate.planner import Plan, make_plan
 from migrate.signature import Signature, canonical_digest
@@ -118,6 +118,7 @@ def prepare(job: Job, directory: Path, reporter: Reporter | None = None) -> Prep
     Raises every :class:`ReexportError` that bad input can cause.
     """
     reporter = reporter or Silent()
+    _check_output(job)
     timings: dict[str, float] = {}
     with _timed(timings, "open"):
         reporter.stage("opening", job.source.path)
@@ -143,6 +144,18 @@ def prepare(job: Job, directory: Path, reporter: Reporter | None = None) -> Prep
             compression=job.rewrite.compression,
         )
     return Prepared(job, checkpoint, compiled, plan, timings)
+
+
+def _check_output(job: Job) -> None:
+    """Refuse an output inside the source, which is read-only to us."""
+    source, output = (storage.normalise(uri) for uri in (job.source.path, job.output))
+    if f"{output}/".startswith(f"{source}/"):
+        raise ConfigError(
+            "the output lies inside the source checkpoint, which is never written to",
+            where="output",
+            expected=f"a place outside {source}",
+            found=output,
+        )
 
 
 @contextmanager

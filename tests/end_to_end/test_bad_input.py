@@ -86,6 +86,11 @@ CASES: dict[str, tuple[Edit, type[errors.ReexportError], list[str]]] = {
         ["test_bad_input.py"],
     ),
     "subtree that is not there": (set_("source", "select", to="parms"), errors.ConfigError, ["'parms'", "params"]),
+    "output inside the source": (
+        lambda job, _: set_("output", to=f"{job['source']['path']}/out")(job, _),
+        errors.ConfigError,
+        ["inside the source checkpoint"],
+    ),
     # the target
     "unknown topology": (
         set_("target", "topology", to="v9x:2x4"),
