@@ -114,7 +114,7 @@ def array_leaf(
     name = "/".join(path)
     where = f"{name}: {zarr_documents.kvstore_uri(array.kvstore)}{array.key}"
     document = zarr_documents.parse(array.document, where)
-    meant = view_as.get(document.dtype.name)
+    meant = view_as.get(document.dtype.name) if view_as else None
     return Leaf(
         path=path,
         shape=document.shape,

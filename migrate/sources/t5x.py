@@ -15,6 +15,7 @@ from migrate.sources.arrays import array_leaf, find_arrays
 from migrate.sources.base import MissingChunks, SourceCheckpoint
 from migrate.sources.identity import identity_of
 from migrate.sources.msgpack_tree import MsgpackFile, is_array_spec, placeholder_of, walk
+from migrate.sources.orbax_tree import METADATA
 from migrate.sources.place import Place
 from migrate.sources.steps import Chosen
 
@@ -32,7 +33,11 @@ class T5xFormat:
 
     def recognises(self, place: Place) -> bool:
         """Whether ``place`` is a T5X step or a directory of steps."""
-        return not place.is_file and (_is_item(place) or any(_is_item(place.child(name)) for name in place.folders))
+        if place.is_file or METADATA in place.files:
+            return False
+        if _TREE in place.files:  # its directories, of which there may be thousands, are arrays
+            return _is_item(place)
+        return any(_is_item(place.child(name)) for name in place.folders)
 
     def steps_in(self, place: Place) -> list[str] | None:
         """Names of the finished steps of this format directly in ``place``; None if it is no directory of steps."""

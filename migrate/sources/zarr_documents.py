@@ -6,6 +6,7 @@ Opening a TensorStore costs about a millisecond; a checkpoint of 20,000 arrays i
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -33,6 +34,7 @@ CACHE_BYTES = 64 << 20
 """Cache of a process, in bytes, for the nodes of OCDBT databases and the chunks read last."""
 
 _IN_FLIGHT = 1024
+_CACHED_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,21 @@ def parse(document: Fetched, where: str) -> ArrayDocument:
     Raises :class:`CorruptCheckpointError` naming ``where`` if it is broken, and :class:`UnsupportedLeafError` for a
     dtype that cannot be carried.
     """
+    if len(document.text) > _CACHED_BYTES:
+        return _parse(document, where)
+    try:
+        return _parse_cached(document)
+    except (CorruptCheckpointError, UnsupportedLeafError):
+        return _parse(document, where)
+
+
+@functools.lru_cache(maxsize=1024)
+def _parse_cached(document: Fetched) -> ArrayDocument:
+    """Most arrays of a model share their document with those of other layers; errors are not kept."""
+    return _parse(document, "")
+
+
+def _parse(document: Fetched, where: str) -> ArrayDocument:
     value = parse_json(document.text, where)
     try:
         return _parse_v2(value, where) if document.driver == "zarr" else _parse_v3(value, where)

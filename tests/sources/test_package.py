@@ -83,6 +83,24 @@ def test_identity_sees_metadata_that_kept_its_size_and_time(copy_of: Callable[[s
     assert open_checkpoint(str(root)).identity != before
 
 
+def test_the_identity_follows_no_link_back(copy_of: Callable[[str], Path]) -> None:
+    root = copy_of("orbax_0128_zarr")
+    before = open_checkpoint(str(root)).identity
+    (root / "loop").symlink_to(root)
+    assert open_checkpoint(str(root)).identity == before
+
+
+def test_stamps_are_the_same_in_one_pass(fixture: Callable[[str], Any]) -> None:
+    """The identity of a checkpoint is kept in manifests: a faster way to it must not change it."""
+    from migrate import storage
+    from migrate.sources import identity
+
+    for name in ("orbax_0128_zarr3", "orbax_0128_mp2_ocdbt", "flax_064_msgpack_gda"):
+        path = str(fixture(name).path)
+        keys = storage.list_keys(path)
+        assert identity.identity_of(path, {"a": b"b"}) == identity.identity_of(path, {"a": b"b"}, keys=keys)
+
+
 def test_the_source_is_never_written(fixture: Callable[[str], Any]) -> None:
     path: Path = fixture("orbax_0128_mp2_ocdbt").path
     before = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
