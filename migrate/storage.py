@@ -68,6 +68,9 @@ def kvstore_spec(uri: str) -> dict[str, Any]:
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         if endpoint:
             spec["endpoint"] = endpoint
+        if "AWS_ACCESS_KEY_ID" in os.environ:
+            # says where they are, not what they are; else the AWS library complains of every file it does not find
+            spec["aws_credentials"] = {"type": "environment"}
         if region := os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
             spec["aws_region"] = region
         return spec

@@ -75,9 +75,11 @@ def test_s3_spec_takes_endpoint_and_region_but_no_credentials(monkeypatch: pytes
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://general")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9000")  # the more specific one wins
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "hidden")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
     spec = storage.kvstore_spec("s3://bucket/a")
     assert (spec["endpoint"], spec["aws_region"]) == ("http://127.0.0.1:9000", "eu-1")
+    assert spec["aws_credentials"] == {"type": "environment"}
     assert "hidden" not in str(spec)
 
 
@@ -277,6 +279,7 @@ def test_object_store_that_refuses_is_a_storage_error(
     monkeypatch.setenv("AWS_ENDPOINT_URL", forbidding_endpoint)
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "hidden")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
     with pytest.raises(StorageError) as caught:
         action("s3://bucket/a")
