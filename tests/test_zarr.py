@@ -57,7 +57,9 @@ def test_tensorstore_takes_the_document_and_keeps_every_byte(dtype: str, compres
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{tmp_path}/"}}
     store = ts.open(spec, open=True).result()
     # bits of every element set somewhere; some dtypes hold fewer
-    raw = np.arange(20 * array.item_bytes, dtype=np.uint8) % {"bool": 2, "int2": 2, "int4": 8, "float4_e2m1fn": 16}.get(dtype, 127)
+    raw = np.arange(20 * array.item_bytes, dtype=np.uint8) % {"bool": 2, "int2": 2, "int4": 8, "float4_e2m1fn": 16}.get(
+        dtype, 127
+    )
     given_ = raw.view(np.dtype(dtype)).reshape(5, 4)
     store.write(given_).result()
     assert store.shape == (5, 4)
