@@ -79,7 +79,7 @@ def list_arrays(uri: str, *, ocdbt: bool) -> dict[str, FoundArray]:
 
     kvstore = zarr_documents.kvstore_spec(uri, ocdbt=ocdbt)
     if ocdbt:
-        store = ts.KvStore.open(kvstore, context=storage.context(zarr_documents.CACHE_BYTES)).result()
+        store = ts.KvStore.open(kvstore, context=zarr_documents.context()).result()
         try:
             keys = sorted(key.decode() for key in store.list().result())
         except (ValueError, OSError) as error:

@@ -7,6 +7,7 @@ import re
 import ml_dtypes
 import numpy as np
 
+_PLATFORM_DEPENDENT = "gG"  # long double, whose bytes differ between machines
 _EXTENDED = re.compile(r"(bfloat|float|int|uint)\d+[a-z0-9_]*")
 
 
@@ -26,7 +27,7 @@ def logical_dtype(name: str) -> np.dtype[np.generic] | None:
     except (TypeError, ValueError):
         return None
     native: np.dtype[np.generic] = dtype.newbyteorder("=")
-    return native if dtype.kind in "biufc" else None
+    return native if dtype.kind in "biufc" and dtype.char not in _PLATFORM_DEPENDENT else None
 
 
 def dtype_named(name: str) -> np.dtype[np.generic]:

@@ -7,6 +7,7 @@ children, 2 the keys of a dict's children. Beside it stands a description of eac
 from __future__ import annotations
 
 import base64
+import itertools
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ def read_tree(text: bytes, where: str) -> tuple[list[TreeLeaf], list[Placeholder
         buffer = base64.b64decode(document[_TREE], validate=True)
         described: list[Any] = document[_LEAVES]
         (root,) = struct.unpack_from("<I", buffer)
-        for path, levels, kind in _walk(buffer, root, (), ()):
+        for path, levels, kind in _walk(buffer, root, (), (), itertools.count()):
             if kind != _LEAF:
                 placeholders.append(Placeholder(path, _EMPTY[kind]))
                 continue
@@ -72,8 +73,12 @@ def read_tree(text: bytes, where: str) -> tuple[list[TreeLeaf], list[Placeholder
     return leaves, placeholders
 
 
-def _walk(buffer: bytes, table: int, path: _Path, levels: _Levels) -> Iterator[tuple[_Path, _Levels, int]]:
+def _walk(
+    buffer: bytes, table: int, path: _Path, levels: _Levels, visited: Iterator[int]
+) -> Iterator[tuple[_Path, _Levels, int]]:
     """(path, levels, kind) of every leaf and empty container below the node at byte ``table``."""
+    if next(visited) > len(buffer):  # more nodes than bytes: they refer to each other
+        raise ValueError("the tree is not one")
     if len(path) > _MAX_DEPTH:
         raise ValueError(f"nested deeper than {_MAX_DEPTH}")
     at = _field(buffer, table, 0)
@@ -89,7 +94,7 @@ def _walk(buffer: bytes, table: int, path: _Path, levels: _Levels) -> Iterator[t
         raise ValueError(f"{len(children)} children with {len(names)} keys")
     for index, child in enumerate(children):
         key = names[index] if kind == _DICT else str(index)
-        yield from _walk(buffer, child, (*path, key), (*levels, kind != _DICT))
+        yield from _walk(buffer, child, (*path, key), (*levels, kind != _DICT), visited)
 
 
 def _field(buffer: bytes, table: int, number: int) -> int:

@@ -24,6 +24,9 @@ from migrate.sources.raw import RawReader, Segment
 MAX_TREE_BYTES = 256 << 20
 """Upper bound, in bytes, of the keys, strings and numbers of a tree; its arrays do not count."""
 
+MAX_TREE_VALUES = 8_000_000
+"""Upper bound on the number of values in a tree, each of which takes some 100 bytes here and may take one there."""
+
 _MAX_DEPTH = 200
 _WINDOW_BYTES = 1 << 16
 _ARRAY, _COMPLEX, _NUMPY_SCALAR = 1, 2, 3
@@ -68,6 +71,7 @@ class MsgpackFile:
         self._window_start = 0
         self._window = b""
         self._read_bytes = 0
+        self._values = 0
 
     def tree(self) -> Any:
         """The tree: dicts, lists, strings, numbers, bools, None, :class:`PackedArray` and, unread, :class:`Packed`.
@@ -79,7 +83,7 @@ class MsgpackFile:
             # Payloads are skipped over, not read: that the last one is there is asked for explicitly.
             if self._bytes(end - 1, end) == b"" or self._bytes(end, end + 1, may_end=True):
                 raise ValueError(f"the tree ends at byte {end:,}, the file does not")
-        except (ValueError, struct.error, RecursionError, TypeError) as error:
+        except (ValueError, struct.error, RecursionError, TypeError, OverflowError) as error:
             raise self._broken(str(error)) from error
         return value
 
@@ -132,6 +136,9 @@ class MsgpackFile:
         """(the value that starts at byte ``at``, the byte after it)."""
         if depth > _MAX_DEPTH:
             raise ValueError(f"nested deeper than {_MAX_DEPTH}")
+        self._values += 1
+        if self._values > MAX_TREE_VALUES:
+            raise ValueError(f"the tree has more than {MAX_TREE_VALUES:,} values")
         kind, count, at = self._header(at)
         if kind == "map":
             mapping: dict[Any, Any] = {}
@@ -173,6 +180,8 @@ class MsgpackFile:
         # Old writers did not tell bytes from text: after either header come the elements.
         _, size, first = self._header(at)
         shape = tuple(int(extent) for extent in extents)
+        if any(extent < 0 for extent in shape) or first + size > packed.start + packed.size:
+            raise ValueError(f"the array at byte {packed.start:,} has shape {list(shape)} and {size:,} bytes")
         dtype = logical_dtype(str(dtype_name))
         elements = math.prod(shape)
         if dtype is not None and elements * dtype.itemsize != size:
@@ -206,15 +215,15 @@ class MsgpackFile:
 
     def _bytes(self, start: int, stop: int, *, may_end: bool = False) -> bytes:
         """Bytes of the file, through a window that holds the neighbourhood of the last read."""
+        self._read_bytes += stop - start
+        if self._read_bytes > MAX_TREE_BYTES:
+            raise ValueError(f"keys and strings hold more than {MAX_TREE_BYTES:,} bytes")
         if start < self._window_start or stop > self._window_start + len(self._window):
             self._window = storage.read_range(self.uri, self.key, start, max(stop, start + _WINDOW_BYTES))
             self._window_start = start
         found = self._window[start - self._window_start : stop - self._window_start]
         if len(found) != stop - start and not may_end:
             raise ValueError(f"the file ends before byte {stop:,}")
-        self._read_bytes += len(found)
-        if self._read_bytes > MAX_TREE_BYTES:
-            raise ValueError(f"keys and strings hold more than {MAX_TREE_BYTES:,} bytes")
         return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _OPEN_ARRAYS = 512
 _SHOWN = 5
+_NAMED_CHUNKS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +91,12 @@ class TensorStoreReader:
         if "is missing" not in str(error):
             return None
         absent, total = absent_chunks(spec)
+        unnamed = "parts of chunks are absent" if total <= _NAMED_CHUNKS else "too many are absent to name them"
         return CorruptCheckpointError(
             f"array {self.name} has absent chunks",
             where=where,
             expected=f"{total:,} chunks",
-            found=f"{len(absent):,} absent: {_shortened(absent)}" if absent else "parts of chunks are absent",
+            found=f"{len(absent):,} absent: {_shortened(absent)}" if absent else unnamed,
             remedy="if the writer leaves out chunks that hold only the fill value (Orbax 0.4.8 to 0.6.4 with Zarr v3 "
             "and jax.experimental.array_serialization do), `missing_chunks: zeros` accepts them; otherwise data is "
             "lost: restore it from a copy, or use another step",
@@ -122,7 +125,8 @@ def tensorstore_reader(
 def absent_chunks(spec: dict[str, Any]) -> tuple[list[str], int]:
     """(keys of chunks the array's grid asks for and the store lacks, number of chunks in the grid).
 
-    Lists every key of the array: for messages, not for the reading itself.
+    No key if the grid has more than ten million: a damaged document may ask for any number. Lists every key of the
+    array: for messages, not for the reading itself.
     """
     import tensorstore as ts
 
@@ -132,8 +136,9 @@ def absent_chunks(spec: dict[str, Any]) -> tuple[list[str], int]:
     text = bytes(store.read(document).result().value)
     array = zarr_documents.parse(zarr_documents.Fetched(driver, text), document)
     present = {key.decode() for key in store.list().result()}
-    # Two passes: the grid of a large array has more keys than are worth holding.
-    total = sum(1 for _ in array.chunk_keys())
+    total = math.prod(-(-extent // chunk) for extent, chunk in zip(array.shape, array.stored_chunk_shape, strict=True))
+    if total > _NAMED_CHUNKS:
+        return [], total
     return list(itertools.filterfalse(present.__contains__, array.chunk_keys())), total
 
 
@@ -142,9 +147,17 @@ def _open(spec_json: str) -> ts.TensorStore:
     import tensorstore as ts
 
     spec = json.loads(spec_json)
-    # Without a cache every chunk of an OCDBT database is found by reading the same nodes of its tree again.
-    context = storage.context(zarr_documents.CACHE_BYTES)
-    return ts.open(spec, open=True, read=True, context=context).result()
+    return ts.open(spec, open=True, read=True, context=zarr_documents.context()).result()
+
+
+def forget_opened() -> None:
+    """Drop what this process keeps of stored arrays and databases, which may have been replaced since.
+
+    TensorStore would take a database that lies where another one did for a damaged one, and read an array by the
+    metadata it had before.
+    """
+    _open.cache_clear()
+    zarr_documents.context.cache_clear()
 
 
 def _address(spec: dict[str, Any]) -> str:

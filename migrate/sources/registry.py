@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from migrate.errors import CheckpointNotFoundError, UnknownFormatError
+from migrate.errors import CheckpointNotFoundError, CorruptCheckpointError, UnknownFormatError
 from migrate.sources import steps
 from migrate.sources.base import MissingChunks, SourceCheckpoint, SourceFormat
 from migrate.sources.flax_msgpack import FlaxFormat
 from migrate.sources.jax_arrays import JaxArraysFormat
 from migrate.sources.orbax import OrbaxFormat
 from migrate.sources.place import Place
+from migrate.sources.readers import forget_opened
 from migrate.sources.safetensors import SafetensorsFormat
 from migrate.sources.t5x import T5xFormat
 
@@ -43,12 +44,17 @@ def open_checkpoint(
     :class:`migrate.errors.CorruptCheckpointError`, :class:`migrate.errors.UnsupportedLeafError`, and
     :class:`migrate.errors.StorageError` if the store cannot be read.
     """
+    forget_opened()
     place = Place(os.fspath(uri))
     for known in FORMATS:
         if known.recognises(place):
-            if known.steps_in(place) is not None and len(set((owners := _owners(place)).values()) | {known}) > 1:
-                return _open_mixed(place, owners, step=step, item=item, missing_chunks=missing_chunks)
-            return known.open(place, step=step, item=item, missing_chunks=missing_chunks)
+            owners = _owners(place) if known.steps_in(place) is not None else {}
+            if set(owners.values()) - {known}:
+                opened = _open_mixed(place, owners, step=step, item=item, missing_chunks=missing_chunks)
+            else:
+                opened = known.open(place, step=step, item=item, missing_chunks=missing_chunks)
+            _require_distinct(opened)
+            return opened
     if not place.exists:
         raise CheckpointNotFoundError(
             "nothing lies at this path",
@@ -62,6 +68,19 @@ def open_checkpoint(
         found="a file" if place.is_file else place.looked_at(),
         remedy="give the path of the checkpoint itself, or of the directory that holds its steps",
     )
+
+
+def _require_distinct(opened: SourceCheckpoint) -> None:
+    """Refuse two values with one path, as keys 1 and "1" of a mapping have."""
+    seen: set[tuple[str, ...]] = set()
+    for path in [leaf.path for leaf in opened.leaves] + [place.path for place in opened.placeholders]:
+        if path in seen:
+            raise CorruptCheckpointError(
+                f"two values have the path {'/'.join(path)}",
+                where=opened.uri,
+                remedy="rename one of the keys in the model and save again",
+            )
+        seen.add(path)
 
 
 def _owners(place: Place) -> dict[str, SourceFormat]:

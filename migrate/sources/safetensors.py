@@ -44,7 +44,9 @@ _DTYPES = {
     "BOOL": "bool",
     "C64": "complex64",
     "F8_E4M3": "float8_e4m3fn",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
     "F8_E5M2": "float8_e5m2",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
     "F8_E8M0": "float8_e8m0fnu",
 }
 
@@ -142,6 +144,7 @@ def _open_files(folder: str, name: str, *, step: int | None, item: str | None) -
         weights = _weight_map(contents[name], storage.join(folder, name))
         files = sorted(set(weights.values()))
     leaves: dict[str, Leaf] = {}
+    unlisted: list[str] = []
     details: dict[str, str] = {"files": str(len(files))}
     for file in files:
         header = _read_header(folder, file)
@@ -150,12 +153,22 @@ def _open_files(folder: str, name: str, *, step: int | None, item: str | None) -
         for tensor, entry in header.entries.items():
             if weights is None or weights.get(tensor) == file:
                 leaves[tensor] = _leaf(folder, file, tensor, entry, header)
+            elif tensor not in weights:
+                unlisted.append(f"{tensor} in {file}")
     if weights is not None and (lost := sorted(set(weights) - set(leaves))):
         raise CorruptCheckpointError(
             "the index lists arrays that its files lack",
             where=storage.join(folder, name),
             found=", ".join(f"{tensor} in {weights[tensor]}" for tensor in lost[:5]),
             remedy="index and files are of different checkpoints: restore them from a copy",
+        )
+    if unlisted:
+        raise CorruptCheckpointError(
+            f"the files hold {len(unlisted):,} arrays that the index does not list",
+            where=storage.join(folder, name),
+            found=", ".join(unlisted[:5]) + (", ..." if len(unlisted) > 5 else ""),
+            remedy="index and files are of different checkpoints: restore them from a copy; or add the arrays to the "
+            "index if they belong to it",
         )
     return SourceCheckpoint(
         uri=storage.join(folder, name),
@@ -197,17 +210,20 @@ def _read_header(folder: str, file: str) -> _Header:
     text = storage.read_range(folder, file, 8, 8 + size)
     entries = parse_json(text, where, unique_keys=True)
     metadata = entries.pop("__metadata__", None) or {}
+    if not isinstance(metadata, dict):
+        raise _broken(where, "__metadata__ is no mapping")
     end = 8 + size
     spans = []
     for tensor, entry in entries.items():
         try:
-            start, stop = (int(offset) for offset in entry["data_offsets"])
-            shape = tuple(int(extent) for extent in entry["shape"])
+            start, stop = _integers(entry["data_offsets"])
+            shape = _integers(entry["shape"])
+            code = str(entry["dtype"])
         except (KeyError, TypeError, ValueError) as error:
             raise _broken(where, f"{tensor}: {type(error).__name__}: {error}") from error
         if not 0 <= start <= stop or any(extent < 0 for extent in shape):
             raise _broken(where, f"{tensor}: shape {list(shape)}, offsets {start} to {stop}")
-        dtype = logical_dtype(_DTYPES.get(entry.get("dtype"), ""))
+        dtype = logical_dtype(_DTYPES.get(code, ""))
         if dtype is not None and math.prod(shape) * dtype.itemsize != stop - start:
             raise _broken(where, f"{tensor}: {entry['dtype']}{list(shape)} in {stop - start:,} bytes")
         if start < stop:
@@ -220,6 +236,12 @@ def _read_header(folder: str, file: str) -> _Header:
     if storage.read_range(folder, file, end - 1, end) == b"":
         raise _broken(where, f"the file ends before byte {end:,}")
     return _Header(text, entries, metadata, 8 + size)
+
+
+def _integers(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(type(number) is int for number in value):
+        raise ValueError(f"{value!r} where integers belong")
+    return tuple(value)
 
 
 def _leaf(folder: str, file: str, tensor: str, entry: dict[str, Any], header: _Header) -> Leaf:

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from migrate.box import Grid
 from migrate.errors import CorruptCheckpointError, StorageError, UnsupportedLeafError
 from migrate.sources.dtypes import logical_dtype
 from migrate.sources.place import parse_json
+
+if TYPE_CHECKING:
+    import tensorstore as ts
 
 Driver = Literal["zarr", "zarr3"]
 """TensorStore's name of the array format: Zarr v2 or v3."""
@@ -76,6 +79,17 @@ class Fetched:
     """Its content."""
 
 
+@functools.lru_cache(maxsize=1)
+def context() -> ts.Context:
+    """The TensorStore context in which checkpoints are read: one, so that its cache is shared.
+
+    Without a cache every chunk of an OCDBT database is found by reading the same nodes of its tree again.
+    """
+    import tensorstore as ts
+
+    return ts.Context({"cache_pool": {"total_bytes_limit": CACHE_BYTES}})
+
+
 def kvstore_spec(uri: str, *, ocdbt: bool) -> dict[str, Any]:
     """The key-value store of the directory at ``uri``, or of the OCDBT database in it."""
     base = storage.kvstore_spec(uri)
@@ -89,7 +103,7 @@ def fetch(kvstore: dict[str, Any], paths: Sequence[str], driver: Driver) -> dict
     """
     import tensorstore as ts
 
-    store = ts.KvStore.open(kvstore, context=storage.context(CACHE_BYTES)).result()
+    store = ts.KvStore.open(kvstore, context=context()).result()
     found: dict[str, Fetched] = {}
     for first in range(0, len(paths), _IN_FLIGHT):
         keys = {path: f"{path}/{DOCUMENTS[driver]}" for path in paths[first : first + _IN_FLIGHT]}
@@ -156,7 +170,7 @@ def _parse(document: Fetched, where: str) -> ArrayDocument:
     value = parse_json(document.text, where)
     try:
         return _parse_v2(value, where) if document.driver == "zarr" else _parse_v3(value, where)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise CorruptCheckpointError(
             f"{DOCUMENTS[document.driver]} does not describe an array",
             where=where,
@@ -219,7 +233,9 @@ def _inner_chunk(codecs: list[dict[str, Any]], stored: tuple[int, ...]) -> tuple
 
 
 def _extents(value: list[Any], *, least: int) -> tuple[int, ...]:
-    extents = tuple(int(extent) for extent in value)
+    if not isinstance(value, list) or not all(type(extent) is int for extent in value):
+        raise ValueError(f"extents {value!r}")
+    extents = tuple(value)
     if any(extent < least for extent in extents) or math.prod(max(extent, 1) for extent in extents) >= 1 << 62:
         raise ValueError(f"extents {list(extents)}")
     return extents

@@ -93,7 +93,7 @@ def test_every_leaf_has_the_saved_bytes(
 def test_the_package_writes_every_dtype_that_is_read(fixture: Callable[[str], Any]) -> None:
     saved = fixture("safetensors_080_dtypes")
     dtypes = {leaf["dtype"] for leaf in saved.leaves.values()}
-    assert len(dtypes) == 17
+    assert len(dtypes) == 19
     assert dtypes == set(_DTYPES.values())
     assert {tuple(leaf["shape"]) for leaf in saved.leaves.values()} >= {(), (0, 3), (2, 0, 3)}
 
@@ -210,3 +210,34 @@ def test_broken_indices(tmp_path: Path) -> None:
     index.write_text(json.dumps(good))
     (tmp_path / first).unlink()
     refused("the file is missing")
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ({"w": {**EMBED, "dtype": ["F32"]}}, "dtype ['F32']"),  # no hashable code
+        ({"w": {**EMBED, "shape": [6.0, 4]}}, "[6.0, 4] where integers belong"),
+        ({"w": {**EMBED, "shape": [True, 24]}}, "where integers belong"),
+        ({"w": {**EMBED, "shape": "64"}}, "'64' where integers belong"),
+        ({"w": {**EMBED, "data_offsets": [0, 96, 96]}}, "w: ValueError"),
+        ({"w": ["F32"]}, "w: TypeError"),
+        ({"w": EMBED, "__metadata__": [1]}, "__metadata__ is no mapping"),
+        (b'{"w": {"dtype": "F32", "shape": [Infinity], "data_offsets": [0, 1]}}', "where integers belong"),
+    ],
+)
+def test_headers_of_other_types(tmp_path: Path, header: dict[str, Any] | bytes, said: str) -> None:
+    write(tmp_path / "w.safetensors", header, DATA)
+    with pytest.raises(ReexportError) as caught:
+        open_checkpoint(str(tmp_path))
+    assert said in str(caught.value)
+
+
+def test_arrays_that_the_index_does_not_list(tmp_path: Path) -> None:
+    shard(tmp_path)
+    index = tmp_path / "model.safetensors.index.json"
+    weights = json.loads(index.read_text())["weight_map"]
+    del weights["scale"]
+    index.write_text(json.dumps({"weight_map": weights}))
+    with pytest.raises(CorruptCheckpointError, match="1 arrays that the index does not list") as caught:
+        open_checkpoint(str(tmp_path))
+    assert caught.value.found == "scale in model-00002-of-00002.safetensors"

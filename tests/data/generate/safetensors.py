@@ -7,7 +7,7 @@
     python safetensors.py OUTPUT_DIR VARIANT [VARIANT ...]
 
 Output and ``leaves.json`` are as of ``orbax.py``; a name is one key, dots and all. Versions each variant was tried
-with: safetensors 0.8.0 (``new``) and 0.4.3 with ml_dtypes 0.4.1 (``old``; without complex64 and float8_e8m0fnu).
+with: safetensors 0.8.0 (``new``) and 0.4.3 with ml_dtypes 0.4.1 (``old``; without complex64, float8_e8m0fnu and the fnuz kinds).
 
 =======  ==================================================================  ========
 variant  what is written                                                     versions
@@ -53,6 +53,8 @@ CODES = {
     "complex64": np.complex64,
     "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
     "float8_e5m2": ml_dtypes.float8_e5m2,
+    "float8_e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
+    "float8_e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
     "float8_e8m0fnu": getattr(ml_dtypes, "float8_e8m0fnu", None),
 }
 Arrays = dict[str, np.ndarray]
