@@ -68,6 +68,11 @@ class Target(Section):
     flags: dict[str, str | bool | int | float] = Field(
         default_factory=dict, description="XLA compiler options, e.g. `xla_tpu_scoped_vmem_limit_kib: 65536`."
     )
+    libtpu: str | None = Field(
+        None,
+        pattern=r"^\d+(\.\d+){1,4}$",
+        description="Version of libtpu that compiles; default: the installed one. Downloaded when it is first used.",
+    )
     layout: Literal["auto", "default"] = Field(
         "auto", description="`auto`: XLA chooses the layouts; `default`: those of `jax.device_put`."
     )

@@ -150,6 +150,10 @@ class CompileError(ReexportError):
     """The target's compiler refused the program or died; carries its words and the path of its log."""
 
 
+class ToolchainError(CompileError):
+    """The libtpu version that a target names cannot be had, or does not work with this jax."""
+
+
 class StorageError(ReexportError):
     """The output cannot be written or read: disk full, permission, network."""
 

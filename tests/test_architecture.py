@@ -172,6 +172,7 @@ LIGHT = {
     "migrate.config": ("jax", "tensorstore", "numpy", "apache_beam"),
     "migrate.cli": ("jax", "tensorstore", "apache_beam", "numpy", "pydantic", "rich"),  # `reexport --help`
     "migrate.compiler": ("jax", "jaxlib", "libtpu", "apache_beam"),
+    "migrate.compiler.toolchains": ("jax", "jaxlib", "libtpu"),
     "migrate.driver": ("jax", "apache_beam", "orbax"),
     # a Beam worker
     "migrate.rewrite": ("jax", "apache_beam", "orbax"),

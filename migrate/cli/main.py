@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import click
 
-from migrate.cli import jobs, look
+from migrate.cli import jobs, look, toolchains
 from migrate.cli.options import EXIT_CODES, print_json
 from migrate.errors import ExitCode, ReexportError
 
@@ -29,7 +29,15 @@ def cli() -> None:
     """
 
 
-for _command in (jobs.run, jobs.plan, jobs.compile_, look.inspect, look.verify, jobs.demo_checkpoint):
+for _command in (
+    jobs.run,
+    jobs.plan,
+    jobs.compile_,
+    look.inspect,
+    look.verify,
+    toolchains.toolchains,
+    jobs.demo_checkpoint,
+):
     cli.add_command(_command)
 
 

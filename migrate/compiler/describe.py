@@ -11,9 +11,9 @@ import jax
 from jax.experimental.layout import Format
 
 from migrate.compiler.arguments import AbstractLeaf, partition
-from migrate.compiler.topology import cpu_devices
+from migrate.compiler.toolchains import working_range
 from migrate.config import Target
-from migrate.errors import CompileError
+from migrate.errors import CompileError, ToolchainError
 from migrate.layout import COMBINE
 from migrate.signature import DeviceMemory, Fingerprint, ParameterSpec
 
@@ -21,7 +21,7 @@ from migrate.signature import DeviceMemory, Fingerprint, ParameterSpec
 def parameter_specs(leaves: Sequence[AbstractLeaf], compiled: jax.stages.Compiled) -> tuple[ParameterSpec, ...]:
     """What ``compiled`` expects of every leaf, in HLO parameter order.
 
-    Raises :class:`CompileError` if the compiler does not say (a libtpu outside the range this jax can drive).
+    Raises :class:`ToolchainError` if the compiler does not say (a libtpu outside the range this jax can drive).
     """
     formats = jax.tree.leaves(compiled.input_formats, is_leaf=lambda node: isinstance(node, Format))
     if len(formats) != len(leaves):
@@ -64,10 +64,10 @@ def _physical_layout(format_: Format, where: str) -> tuple[tuple[int, ...], tupl
     """
     layout: Any = format_.layout
     if layout is None or layout.major_to_minor is None:
-        raise CompileError(
-            "the compiler reports no layout for a parameter",
+        raise ToolchainError(
+            "the compiler reports no layout for a parameter: this jax cannot drive its libtpu",
             where=where,
-            remedy="use a libtpu that this jax can drive: the one that pip install 'jax[tpu]' pins",
+            expected=working_range(),
         )
     # XLA marks a combined dimension with the smallest int64, HLO text with *.
     tiles = tuple(tuple(COMBINE if extent < 0 else extent for extent in tile) for tile in layout.tiling or ())
@@ -82,10 +82,12 @@ def _memory_kind(leaf: AbstractLeaf) -> str:
 
 
 def device_memory(compiled: jax.stages.Compiled) -> DeviceMemory:
-    """The compiler's own account of device memory, in bytes a device. Raises :class:`CompileError` without one."""
+    """The compiler's own account of device memory, in bytes a device. Raises :class:`ToolchainError` without one."""
     analysis = compiled.memory_analysis()
     if analysis is None:
-        raise CompileError("the compiler reports no memory use", remedy="use a libtpu that this jax can drive")
+        raise ToolchainError(
+            "the compiler reports no memory use: this jax cannot drive its libtpu", expected=working_range()
+        )
     return DeviceMemory(
         argument_bytes=analysis.argument_size_in_bytes,
         output_bytes=analysis.output_size_in_bytes,
@@ -94,20 +96,19 @@ def device_memory(compiled: jax.stages.Compiled) -> DeviceMemory:
     )
 
 
-def fingerprint(lowered: jax.stages.Lowered, target: Target) -> Fingerprint:
-    """What the compile is made from.
+def fingerprint(lowered: jax.stages.Lowered, target: Target, libtpu: str) -> Fingerprint:
+    """What the compile is made from; ``libtpu`` is the version that compiles, empty on CPU.
 
     The StableHLO text is printed without source locations, and the worker's environment keeps them out of what it
     embeds (Pallas kernels): moving lines changes nothing.
     """
-    on_tpu = cpu_devices(target.topology) is None
     return Fingerprint(
         stablehlo_sha256=hashlib.sha256(lowered.as_text().encode()).hexdigest(),
         topology=target.topology,
         mesh=tuple(target.mesh.items()),
         jax=importlib.metadata.version("jax"),
         jaxlib=importlib.metadata.version("jaxlib"),
-        libtpu=importlib.metadata.version("libtpu") if on_tpu else "",
+        libtpu=libtpu,
         flags=_flag_texts(target.flags),
         layout_policy=target.layout,
     )

@@ -7,21 +7,25 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from migrate import errors
+from migrate.compiler import toolchains
 from migrate.compiler.request import REQUEST_FILE, RESULT_FILE, Request
+from migrate.compiler.toolchains import Toolchain
 from migrate.compiler.topology import cpu_devices
-from migrate.config import Job
-from migrate.errors import CompileError, ReexportError
+from migrate.config import Job, job_from_mapping
+from migrate.errors import CompileError, ReexportError, ToolchainError
 from migrate.manifest import EXECUTABLE_FILE, EXPORTED_FILE
 from migrate.signature import Signature
 
 LOG_FILE = "compile.log"
 _LOG_LINES_SHOWN = 15
 _GRACE_SECONDS = 5.0
+_PROBE_SECONDS = 180.0
 
 # The worker must not see how the caller set up its own JAX: these change programs, layouts or which libtpu answers.
 _CALLER_ONLY = ("JAX_", "XLA_", "TPU_", "LIBTPU_", "PJRT_")
@@ -68,16 +72,63 @@ def compile_program(job: Job, directory: Path) -> CompileResult:
         the topology does not exist, or the mesh does not use all of its devices
     ConfigError
         the compiler does not take one of ``target.flags``
+    ToolchainError
+        ``target.libtpu`` cannot be had, or does not work with this jax
     ProgramError
         the entry cannot be used, its arguments are unusable, or its function fails under tracing
     CompileError
         the compiler refused the program, died, or took more than ``job.compile.timeout_seconds``; ends with the path
         of the log
     """
-    environment = worker_environment(job.target.topology)
+    toolchain = toolchains.select(job.target)
+    try:
+        return _compile(job, directory, toolchain)
+    except CompileError as error:
+        # with a toolchain of the user's choice, that may be the reason
+        if toolchain is not None and not toolchain.installed and not isinstance(error, ToolchainError):
+            _blame(toolchain, error)
+        raise
+
+
+def probe_toolchain(toolchain: Toolchain) -> CompileResult:
+    """Compile a program of ten small arrays for one v5e chip with ``toolchain``; a few seconds. Files are not kept.
+
+    Raises :class:`ToolchainError` with the working range if that fails: this jax cannot drive it.
+    """
+    document = {
+        "source": {"path": "none"},
+        "program": {"entry": "migrate.demo.tiny:next_token_step"},
+        "target": {"topology": "v5e:1x1", "mesh": {"data": 1}},
+        "output": "none",
+        "compile": {"timeout_seconds": _PROBE_SECONDS},
+    }
+    with tempfile.TemporaryDirectory(prefix="reexport-probe-") as directory:
+        try:
+            return _compile(job_from_mapping(document), Path(directory), toolchain)
+        except ReexportError as error:
+            raise ToolchainError(
+                f"libtpu {toolchain.version} does not work with this jax: it cannot compile a small program",
+                where="target.libtpu",
+                expected=toolchains.working_range(),
+                found="\n    ".join(filter(None, (error.what, error.found))),
+                remedy="name another version, or use an interpreter with a jax of that libtpu's time",
+            ) from error
+
+
+def _blame(toolchain: Toolchain, died: CompileError) -> None:
+    """Raise :class:`ToolchainError` if ``toolchain`` is to blame: it cannot compile a small program either."""
+    try:
+        probe_toolchain(toolchain)
+    except ToolchainError as error:
+        raise error from died
+
+
+def _compile(job: Job, directory: Path, toolchain: Toolchain | None) -> CompileResult:
+    environment = worker_environment(job.target.topology, toolchain)
     directory.mkdir(parents=True, exist_ok=True)
     request, result, log = (directory / name for name in (REQUEST_FILE, RESULT_FILE, LOG_FILE))
-    request.write_text(Request(job.program, job.target, job.python_path).to_json())
+    libtpu = toolchain.version if toolchain else ""
+    request.write_text(Request(job.program, job.target, job.python_path, libtpu).to_json())
     result.unlink(missing_ok=True)  # of an earlier run in the same directory
     where = f"program {job.program.name} for {job.target.topology}"
     started = time.monotonic()
@@ -99,12 +150,17 @@ def compile_program(job: Job, directory: Path) -> CompileResult:
     )
 
 
-def worker_environment(topology: str) -> dict[str, str]:
-    """The environment of a compile-only subprocess. Raises :class:`TargetError` for a malformed ``cpu:N``."""
+def worker_environment(topology: str, toolchain: Toolchain | None = None) -> dict[str, str]:
+    """The environment of a compile-only subprocess; without ``toolchain`` jax finds the installed libtpu.
+
+    Raises :class:`TargetError` for a malformed ``cpu:N``.
+    """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_CALLER_ONLY)}
     environment = inherited | _ENVIRONMENT
     if count := cpu_devices(topology):
         environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={count}"
+    if toolchain is not None and not toolchain.installed:
+        environment[toolchains.LIBRARY_VARIABLE] = str(toolchain.library)
     return environment
 
 

@@ -21,6 +21,8 @@ class Request:
     """What to compile it for."""
     python_path: tuple[str, ...]
     """Directories searched for the entry's module."""
+    libtpu: str = ""
+    """Version of the libtpu that the worker's environment names; empty for CPU targets."""
 
     def to_json(self) -> str:
         """JSON text that :meth:`from_json` reads back."""
@@ -29,6 +31,7 @@ class Request:
                 "program": self.program.model_dump(mode="json"),
                 "target": self.target.model_dump(mode="json"),
                 "python_path": self.python_path,
+                "libtpu": self.libtpu,
             }
         )
 
@@ -40,4 +43,5 @@ class Request:
             ProgramConfig.model_validate(document["program"]),
             Target.model_validate(document["target"]),
             tuple(document["python_path"]),
+            document["libtpu"],
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -38,12 +39,12 @@ def open_devices(topology: str) -> Sequence[jax.Device]:
     the way jax runs on v4 (measured: ``v4:2x2x1`` has 8 devices, ``v4:2x2x1+megacore`` 4).
 
     Raises :class:`TargetError` with libtpu's words if it does not know the name, :class:`CompileError` if libtpu is
-    not installed.
+    not installed or cannot be started.
     """
     count = cpu_devices(topology)
     if count is not None:
         return _cpu_devices(count)
-    if importlib.util.find_spec("libtpu") is None:
+    if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
         raise CompileError(
             "libtpu is not installed, so there is no compiler for TPU targets",
             where=f"target.topology: {topology}",
@@ -60,6 +61,8 @@ def open_devices(topology: str) -> Sequence[jax.Device]:
     try:
         return topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices
     except jax.errors.JaxRuntimeError as error:
+        if not str(error).startswith(("INVALID_ARGUMENT", "NOT_FOUND")):
+            raise CompileError("libtpu cannot be started", where="target.libtpu", found=str(error)) from error
         raise TargetError(
             f"libtpu knows no topology {topology!r}",
             where="target.topology",

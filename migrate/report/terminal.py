@@ -39,7 +39,7 @@ def console(*, stderr: bool = False) -> Console:
     )
 
 
-def _table(columns: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]]) -> Table:
+def table(columns: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]]) -> Table:
     """A table of (heading, is a number) columns; every cell is literal text."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for heading, number in columns:
@@ -98,7 +98,7 @@ def show_plan(out: Console, prepared: Prepared, *, limit: int | None = None) -> 
         )
         for array in shown
     ]
-    out.print(_table(columns, rows))
+    out.print(table(columns, rows))
     if len(shown) < len(plan.arrays):
         out.print(f"... and {len(plan.arrays) - len(shown)} more; `reexport plan` lists them all")
     out.print()
@@ -178,7 +178,7 @@ def show_checkpoint(out: Console, checkpoint: SourceCheckpoint) -> None:
         for leaf in leaves
     ]
     rows += [("/".join(place.path), place.kind, "", "", "") for place in checkpoint.placeholders]
-    out.print(_table(columns, rows))
+    out.print(table(columns, rows))
     out.print()
     out.print(f"{len(leaves):,} arrays, {format_bytes(sum(leaf.nbytes for leaf in leaves))}")
 
@@ -223,7 +223,7 @@ def show_export(out: Console, export: Export) -> None:
         )
         for array in arrays
     ]
-    out.print(_table(columns, rows))
+    out.print(table(columns, rows))
     out.print()
     out.print(f"{len(arrays):,} arrays, {format_bytes(sum(array.stored.nbytes for array in arrays))}")
 
@@ -249,7 +249,7 @@ def show_signature(out: Console, signature: Signature) -> None:
         )
         for p in signature.parameters
     ]
-    out.print(_table(columns, rows))
+    out.print(table(columns, rows))
 
 
 def show_compiled(out: Console, compiled: CompileResult) -> None:

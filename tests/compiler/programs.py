@@ -75,6 +75,12 @@ def pallas(mesh: Mesh) -> Program:
     return Program(function, (_struct(mesh, (256, 256)), _struct(mesh, (256, 256))))
 
 
+def int8_weights(mesh: Mesh) -> Program:
+    """Quantised weights, whose tiling changed between libtpu 0.0.37 and 0.0.40."""
+    weights = {"w": _struct(mesh, (512, 512), None, "model", dtype=jnp.int8)}
+    return Program(lambda w, x: x @ w["w"].astype(jnp.bfloat16), (weights, _struct(mesh, (8, 512), dtype=jnp.bfloat16)))
+
+
 def on_host(mesh: Mesh) -> Program:
     """A weight that is kept in host memory."""
     sharding = NamedSharding(mesh, PartitionSpec(), memory_kind="pinned_host")

@@ -107,6 +107,11 @@ CASES: dict[str, tuple[Edit, type[errors.ReexportError], list[str]]] = {
         errors.ConfigError,
         ["target.flags.xla_tpu_no_such_flag", "No such compile option"],
     ),
+    "libtpu version that does not exist": (
+        set_("target", "libtpu", to="0.0.9999"),
+        errors.ToolchainError,
+        ["target.libtpu", "libtpu 0.0.24 to 0.0.52 work with jax"],
+    ),
     # leaves and parameters
     "shape mismatch": (
         select_dense(step(parameters=f"{{'kernel': S((12, 8), jnp.bfloat16), {BIAS}}}")),
