@@ -38,6 +38,7 @@ CACHE_BYTES = 64 << 20
 
 _IN_FLIGHT = 1024
 _CACHED_BYTES = 4096
+_LARGE_CHUNK_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,9 @@ def _parse_cached(document: Fetched) -> ArrayDocument:
 def _parse(document: Fetched, where: str) -> ArrayDocument:
     value = parse_json(document.text, where)
     try:
-        return _parse_v2(value, where) if document.driver == "zarr" else _parse_v3(value, where)
+        array = _parse_v2(value, where) if document.driver == "zarr" else _parse_v3(value, where)
+        _require_plausible_chunks(array)
+        return array
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise CorruptCheckpointError(
             f"{DOCUMENTS[document.driver]} does not describe an array",
@@ -177,6 +180,13 @@ def _parse(document: Fetched, where: str) -> ArrayDocument:
             found=f"{type(error).__name__}: {error}",
             remedy="restore the file from a copy of the checkpoint",
         ) from error
+
+
+def _require_plausible_chunks(array: ArrayDocument) -> None:
+    """Refuse a large chunk that is larger still than its array: TensorStore ends a process that cannot allocate it."""
+    chunk_bytes = math.prod(array.chunk_shape) * array.dtype.itemsize
+    if chunk_bytes > _LARGE_CHUNK_BYTES and chunk_bytes > 2 * math.prod(array.shape) * array.dtype.itemsize:
+        raise ValueError(f"chunks {list(array.chunk_shape)} of an array {list(array.shape)}")
 
 
 def _parse_v2(value: dict[str, Any], where: str) -> ArrayDocument:

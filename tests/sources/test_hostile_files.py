@@ -203,6 +203,25 @@ def test_an_array_of_endless_chunks_is_named_in_time(copy_of: Callable[[str], Pa
     assert f"{1 << 40:,} chunks" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "file", "change", "said"),
+    [
+        ("orbax_0128_zarr", ".zarray", {"chunks": [1 << 31, 4]}, "chunks [2147483648, 4] of an array [16, 8]"),
+        ("orbax_0523_zarr3", "zarr.json", {"shape": [math.inf, 8]}, "extents [inf, 8]"),
+    ],
+)
+def test_a_chunk_that_could_not_be_allocated(
+    copy_of: Callable[[str], Path], name: str, file: str, change: dict[str, Any], said: str
+) -> None:
+    """TensorStore would end the process."""
+    root = copy_of(name)
+    path = root / "params.embed.table" / file
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(CorruptCheckpointError) as caught:
+        open_checkpoint(str(root))
+    assert said in str(caught.value)
+
+
 def test_keys_that_are_spelled_alike(tmp_path: Path) -> None:
     array = msgpack.ExtType(1, ARRAY)
     (tmp_path / "file").write_bytes(msgpack.packb({"w": {1: array, "1": array}}))
