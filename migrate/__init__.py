@@ -27,6 +27,10 @@ loader          export -> a callable and its parameters, without relayout
 preparation     a job up to its plan
 execution       runs the pipeline, which lies in another package
 driver          one job from source to export
+versions        of jax, jaxlib and libtpu: installed ones, and those that an export needs
+messages        error messages about layouts -> what they say                               (pure)
+padding         what a layout costs on a device, in words                                 (pure)
+explain         a message, and the signature of an export -> cause and cure               (pure)
 cli/, report/   the command line and what it prints
 demo/           a small decoder and its checkpoint
 
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
     from migrate.compiler import compile_program
     from migrate.config import Job, load_job
     from migrate.driver import Result, run
+    from migrate.explain import Explained, explain_error
     from migrate.export import Export, open_export, verify_export
     from migrate.loader import LoadedProgram, load
     from migrate.planner import Plan
@@ -53,6 +58,7 @@ if TYPE_CHECKING:
     from migrate.sources import Leaf, SourceCheckpoint, open_checkpoint
 
 _ORIGIN = {
+    "Explained": "explain",
     "Export": "export",
     "Job": "config",
     "Leaf": "sources",
@@ -63,6 +69,7 @@ _ORIGIN = {
     "Signature": "signature",
     "SourceCheckpoint": "sources",
     "compile_program": "compiler",
+    "explain_error": "explain",
     "load": "loader",
     "load_job": "config",
     "open_checkpoint": "sources",
@@ -74,6 +81,7 @@ _ORIGIN = {
 _MODULES = ("errors", "layout")
 
 __all__ = [
+    "Explained",
     "Export",
     "Job",
     "Leaf",
@@ -85,6 +93,7 @@ __all__ = [
     "SourceCheckpoint",
     "compile_program",
     "errors",
+    "explain_error",
     "layout",
     "load",
     "load_job",

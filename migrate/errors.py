@@ -110,6 +110,12 @@ class LayoutSyntaxError(ReexportError, ValueError):
     """A text is not an XLA shape or layout."""
 
 
+class UnknownMessageError(ReexportError):
+    """A text is not an error message about layouts that :func:`migrate.explain_error` knows."""
+
+    exit_code = ExitCode.USAGE
+
+
 class SourceError(ReexportError):
     """The source checkpoint cannot be read."""
 

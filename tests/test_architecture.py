@@ -77,7 +77,7 @@ def test_only_what_compiles_or_loads_programs_imports_jax() -> None:
     assert {module for module in users("jax", "jaxlib", "flax") if not within(module, *allowed)} == set()
 
 
-PURE = ["errors", "layout", "box", "signature", "zarr", "mapping", "planner"]
+PURE = ["errors", "layout", "box", "signature", "zarr", "mapping", "planner", "messages", "padding", "explain"]
 
 
 @pytest.mark.parametrize("module", PURE)
@@ -91,6 +91,10 @@ LAYERS = {
     "layout": {"errors"},
     "box": set(),
     "signature": {"errors", "layout"},
+    "messages": {"errors", "layout"},
+    "padding": {"layout"},
+    "explain": {"layout", "messages", "padding", "signature"},
+    "versions": {"signature"},
     "zarr": {"box", "errors", "layout"},
     "local_files": set(),
     "storage": {"errors", "local_files"},
@@ -166,6 +170,8 @@ LIGHT = {
     "migrate.box": ("numpy", "pydantic"),
     "migrate.signature": ("jax", "tensorstore", "numpy"),
     "migrate.zarr": ("jax", "tensorstore", "numpy", "pydantic"),
+    "migrate.explain": ("jax", "tensorstore", "numpy", "pydantic"),
+    "migrate.versions": ("jax", "tensorstore", "numpy", "pydantic"),
     "migrate.storage": ("jax", "tensorstore", "numpy", "pydantic"),
     "migrate.mapping": ("jax", "tensorstore", "orbax", "apache_beam"),
     "migrate.planner": ("jax", "tensorstore", "orbax", "apache_beam"),

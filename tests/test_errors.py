@@ -24,6 +24,8 @@ EXIT_CODES = {
     errors.ConfigError: ExitCode.USAGE,
     errors.TargetError: ExitCode.USAGE,
     errors.ProgramError: ExitCode.USAGE,
+    # so is a text that is not what `reexport explain` takes
+    errors.UnknownMessageError: ExitCode.USAGE,
     # something was checked and is stale or different
     errors.VerificationError: ExitCode.MISMATCH,
     errors.EnvironmentMismatchError: ExitCode.MISMATCH,

@@ -4,6 +4,7 @@ main        the group of commands; errors become messages and exit codes
 options     what commands share
 jobs        run, plan, compile, demo-checkpoint
 look        inspect, verify
+explain     what an error about layouts means
 toolchains  toolchains and its commands: versions of libtpu
 
 Every command imports what it needs when it is called: start-up is a feature.

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import click
 
-from migrate.cli import jobs, look, toolchains
+from migrate.cli import explain, jobs, look, toolchains
 from migrate.cli.options import EXIT_CODES, print_json
 from migrate.errors import ExitCode, ReexportError
 
@@ -35,6 +35,7 @@ for _command in (
     jobs.compile_,
     look.inspect,
     look.verify,
+    explain.explain,
     toolchains.toolchains,
     jobs.demo_checkpoint,
 ):
