@@ -68,6 +68,9 @@ class Target(Section):
     flags: dict[str, str | bool | int | float] = Field(
         default_factory=dict, description="XLA compiler options, e.g. `xla_tpu_scoped_vmem_limit_kib: 65536`."
     )
+    inherit: tuple[Literal["XLA_FLAGS", "LIBTPU_INIT_ARGS"], ...] = Field(
+        (), description="Environment variables whose flags are taken from the caller; default: none."
+    )
     libtpu: str | None = Field(
         None,
         pattern=r"^\d+(\.\d+){1,4}$",

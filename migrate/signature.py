@@ -98,7 +98,7 @@ class Fingerprint:
     libtpu: str
     """Version of libtpu that compiled; empty for CPU targets."""
     flags: tuple[tuple[str, str], ...]
-    """Compiler options, sorted by name."""
+    """Compiler options, sorted by name; one taken from the environment is called e.g. ``XLA_FLAGS/xla_dump_to``."""
     layout_policy: str
     """``auto`` or ``default``."""
 

@@ -2,7 +2,7 @@
 
 - :mod:`driver` starts the subprocess and turns whatever happens to it into a result or a typed error. No jax.
 - :mod:`worker` is that subprocess; :mod:`request` holds what the two tell each other through files.
-- :mod:`toolchains` provides versions of libtpu. No jax.
+- :mod:`toolchains` provides versions of libtpu; :mod:`flags` checks the flags that a target sets. No jax.
 - :mod:`topology` and :mod:`mesh` turn the target's names into devices and a mesh.
 - :mod:`arguments` checks the program's abstract arguments, leaf by leaf.
 - :mod:`aot` lowers, compiles and exports them; :mod:`describe` reads the signature off the result.

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 from jax.experimental.layout import Format
 
+from migrate.compiler import flags
 from migrate.compiler.arguments import AbstractLeaf, partition
+from migrate.compiler.request import Request
 from migrate.compiler.toolchains import working_range
-from migrate.config import Target
 from migrate.errors import CompileError, ToolchainError
 from migrate.layout import COMBINE
 from migrate.signature import DeviceMemory, Fingerprint, ParameterSpec
@@ -96,26 +97,20 @@ def device_memory(compiled: jax.stages.Compiled) -> DeviceMemory:
     )
 
 
-def fingerprint(lowered: jax.stages.Lowered, target: Target, libtpu: str) -> Fingerprint:
-    """What the compile is made from; ``libtpu`` is the version that compiles, empty on CPU.
+def fingerprint(lowered: jax.stages.Lowered, request: Request) -> Fingerprint:
+    """What the compile is made from.
 
     The StableHLO text is printed without source locations, and the worker's environment keeps them out of what it
     embeds (Pallas kernels): moving lines changes nothing.
     """
+    target = request.target
     return Fingerprint(
         stablehlo_sha256=hashlib.sha256(lowered.as_text().encode()).hexdigest(),
         topology=target.topology,
         mesh=tuple(target.mesh.items()),
         jax=importlib.metadata.version("jax"),
         jaxlib=importlib.metadata.version("jaxlib"),
-        libtpu=libtpu,
-        flags=_flag_texts(target.flags),
+        libtpu=request.libtpu,
+        flags=flags.texts(target.flags, request.inherited),
         layout_policy=target.layout,
-    )
-
-
-def _flag_texts(flags: Mapping[str, str | bool | int | float]) -> tuple[tuple[str, str], ...]:
-    """Sorted by name; a YAML boolean and its text are the same flag to XLA."""
-    return tuple(
-        (name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in sorted(flags.items())
     )

@@ -9,16 +9,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from migrate import errors
-from migrate.compiler import toolchains
+from migrate.compiler import flags, toolchains
 from migrate.compiler.request import REQUEST_FILE, RESULT_FILE, Request
 from migrate.compiler.toolchains import Toolchain
 from migrate.compiler.topology import cpu_devices
 from migrate.config import Job, job_from_mapping
-from migrate.errors import CompileError, ReexportError, ToolchainError
+from migrate.errors import CompileError, ConfigError, ReexportError, ToolchainError
 from migrate.manifest import EXECUTABLE_FILE, EXPORTED_FILE
 from migrate.signature import Signature
 
@@ -71,7 +72,7 @@ def compile_program(job: Job, directory: Path) -> CompileResult:
     TargetError
         the topology does not exist, or the mesh does not use all of its devices
     ConfigError
-        the compiler does not take one of ``target.flags``
+        the compiler does not take one of ``target.flags``, or of the flags in a variable of ``target.inherit``
     ToolchainError
         ``target.libtpu`` cannot be had, or does not work with this jax
     ProgramError
@@ -81,8 +82,11 @@ def compile_program(job: Job, directory: Path) -> CompileResult:
         of the log
     """
     toolchain = toolchains.select(job.target)
+    if toolchain is not None:
+        flags.check(job.target.flags, toolchain)
+    inherited = flags.inherit(job.target, toolchain, os.environ)
     try:
-        return _compile(job, directory, toolchain)
+        return _compile(job, directory, toolchain, inherited)
     except CompileError as error:
         # with a toolchain of the user's choice, that may be the reason
         if toolchain is not None and not toolchain.installed and not isinstance(error, ToolchainError):
@@ -104,7 +108,7 @@ def probe_toolchain(toolchain: Toolchain) -> CompileResult:
     }
     with tempfile.TemporaryDirectory(prefix="reexport-probe-") as directory:
         try:
-            return _compile(job_from_mapping(document), Path(directory), toolchain)
+            return _compile(job_from_mapping(document), Path(directory), toolchain, {})
         except ReexportError as error:
             raise ToolchainError(
                 f"libtpu {toolchain.version} does not work with this jax: it cannot compile a small program",
@@ -123,12 +127,12 @@ def _blame(toolchain: Toolchain, died: CompileError) -> None:
         raise error from died
 
 
-def _compile(job: Job, directory: Path, toolchain: Toolchain | None) -> CompileResult:
-    environment = worker_environment(job.target.topology, toolchain)
+def _compile(job: Job, directory: Path, toolchain: Toolchain | None, inherited: Mapping[str, str]) -> CompileResult:
+    environment = worker_environment(job.target.topology, toolchain, inherited)
     directory.mkdir(parents=True, exist_ok=True)
     request, result, log = (directory / name for name in (REQUEST_FILE, RESULT_FILE, LOG_FILE))
     libtpu = toolchain.version if toolchain else ""
-    request.write_text(Request(job.program, job.target, job.python_path, libtpu).to_json())
+    request.write_text(Request(job.program, job.target, job.python_path, libtpu, inherited).to_json())
     result.unlink(missing_ok=True)  # of an earlier run in the same directory
     where = f"program {job.program.name} for {job.target.topology}"
     started = time.monotonic()
@@ -150,15 +154,20 @@ def _compile(job: Job, directory: Path, toolchain: Toolchain | None) -> CompileR
     )
 
 
-def worker_environment(topology: str, toolchain: Toolchain | None = None) -> dict[str, str]:
+def worker_environment(
+    topology: str, toolchain: Toolchain | None = None, inherited: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """The environment of a compile-only subprocess; without ``toolchain`` jax finds the installed libtpu.
+
+    ``inherited`` are variables with flags that the job takes from the caller's environment.
 
     Raises :class:`TargetError` for a malformed ``cpu:N``.
     """
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_CALLER_ONLY)}
-    environment = inherited | _ENVIRONMENT
+    harmless = {name: value for name, value in os.environ.items() if not name.startswith(_CALLER_ONLY)}
+    environment = harmless | dict(inherited or {}) | _ENVIRONMENT
     if count := cpu_devices(topology):
-        environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={count}"
+        own = f"{flags.DEVICE_COUNT_FLAG}={count}"
+        environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {own}".strip()
     if toolchain is not None and not toolchain.installed:
         environment[toolchains.LIBRARY_VARIABLE] = str(toolchain.library)
     return environment
@@ -191,7 +200,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.stdin.close()
 
 
-def _died(ended: int | None, timeout_seconds: float, where: str, log: Path) -> CompileError:
+def _died(ended: int | None, timeout_seconds: float, where: str, log: Path) -> ReexportError:
+    text = log.read_text(errors="replace")
+    if flag := flags.refused_at_start(text):
+        return ConfigError(
+            f"the compiler does not take the flag {flag} from the environment",
+            where="target.inherit",
+            remedy=f"take it out of the variable; log: {log}",
+        )
     remedy = "another libtpu version or other flags may help"
     if ended is None:
         what = f"the compile took longer than {timeout_seconds:g} seconds and was ended"
@@ -202,7 +218,7 @@ def _died(ended: int | None, timeout_seconds: float, where: str, log: Path) -> C
             remedy = "the machine may have run out of memory; a training step takes about 1 GB"
     else:
         what = f"the compile process ended with exit code {ended} and no result"
-    lines = log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
+    lines = text.splitlines()[-_LOG_LINES_SHOWN:]
     shown = "".join(f"\n    {line}" for line in lines)
     return CompileError(what, where=where, found=f"last lines of its log:{shown}", remedy=f"{remedy}; log: {log}")
 

@@ -13,6 +13,7 @@ _MAX_MESSAGE_CHARACTERS = 4000
 # "No such compile option: 'NAME'" and "Failed to parse 'VALUE' into flag NAME: ..."
 _BAD_FLAG = re.compile(
     r"No such compile option: '?([\w.-]+)'?|into flag ([\w.-]+)|[Ff]lag '?([\w.-]+)'?: (?:Illegal|Unrec)"
+    r"|While setting option ([\w.-]+),"
 )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from migrate.config import ProgramConfig, Target
 
@@ -23,6 +24,8 @@ class Request:
     """Directories searched for the entry's module."""
     libtpu: str = ""
     """Version of the libtpu that the worker's environment names; empty for CPU targets."""
+    inherited: Mapping[str, str] = field(default_factory=dict)
+    """Variables with flags that the worker's environment takes from the caller's."""
 
     def to_json(self) -> str:
         """JSON text that :meth:`from_json` reads back."""
@@ -32,6 +35,7 @@ class Request:
                 "target": self.target.model_dump(mode="json"),
                 "python_path": self.python_path,
                 "libtpu": self.libtpu,
+                "inherited": dict(self.inherited),
             }
         )
 
@@ -44,4 +48,5 @@ class Request:
             Target.model_validate(document["target"]),
             tuple(document["python_path"]),
             document["libtpu"],
+            document["inherited"],
         )

@@ -45,7 +45,7 @@ def compile_here(request: Request, directory: Path) -> str:
     signature = Signature(
         program=config.name,
         parameters=describe.parameter_specs(leaves, compiled),
-        fingerprint=describe.fingerprint(lowered, target, request.libtpu),
+        fingerprint=describe.fingerprint(lowered, request),
         memory=describe.device_memory(compiled),
     )
     (directory / EXECUTABLE_FILE).write_bytes(executable.dump(compiled, mesh))

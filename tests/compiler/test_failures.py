@@ -63,7 +63,8 @@ TARGETS = [
     ("trees", {"topology": "cpu"}, TargetError, "target.topology", "cpu:8"),
     ("trees", {"mesh": {"data": 2, "model": 3}}, TargetError, "target.mesh", "data 2 x model 3 = 6"),
     ("trees", {"mesh": {"data": 4, "model": 4}}, TargetError, "target.mesh", "product is 8"),
-    ("pinned", {"flags": {"xla_nope": 1}}, ConfigError, "target.flags.xla_nope", "No such compile option"),
+    ("pinned", {"flags": {"xla_nope": 1}}, ConfigError, "target.flags.xla_nope", "has no flag xla_nope"),
+    ("pinned", {"flags": {"xla_cpu_enable_fast_math": "perhaps"}}, ConfigError, "enable_fast_math", "not a valid bool"),
     (
         "pinned",
         {"flags": {"xla_tpu_scoped_vmem_limit_kib": "many"}},

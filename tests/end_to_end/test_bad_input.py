@@ -105,7 +105,7 @@ CASES: dict[str, tuple[Edit, type[errors.ReexportError], list[str]]] = {
     "unknown flag": (
         set_("target", "flags", to={"xla_tpu_no_such_flag": "true"}),
         errors.ConfigError,
-        ["target.flags.xla_tpu_no_such_flag", "No such compile option"],
+        ["target.flags.xla_tpu_no_such_flag", "libtpu", "has no flag"],
     ),
     "libtpu version that does not exist": (
         set_("target", "libtpu", to="0.0.9999"),
