@@ -168,6 +168,14 @@ def _parse_cached(document: Fetched) -> ArrayDocument:
 
 
 def _parse(document: Fetched, where: str) -> ArrayDocument:
+    if len(document.text) > MAX_DOCUMENT_BYTES:
+        raise CorruptCheckpointError(
+            f"{DOCUMENTS[document.driver]} is too large to describe an array",
+            where=where,
+            expected=f"at most {MAX_DOCUMENT_BYTES:,} bytes",
+            found=f"{len(document.text):,} bytes",
+            remedy="restore the file from a copy of the checkpoint",
+        )
     value = parse_json(document.text, where)
     try:
         array = _parse_v2(value, where) if document.driver == "zarr" else _parse_v3(value, where)

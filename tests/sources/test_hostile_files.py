@@ -203,6 +203,16 @@ def test_an_array_of_endless_chunks_is_named_in_time(copy_of: Callable[[str], Pa
     assert f"{1 << 40:,} chunks" in str(caught.value)
 
 
+def test_a_document_too_large_is_not_parsed(copy_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    root = copy_of("orbax_0128_zarr")
+    path = root / "params.embed.table" / ".zarray"
+    path.write_bytes(path.read_bytes() + b" " * 5000)
+    assert open_checkpoint(str(root)).leaf("params/embed/table").shape == (16, 8)
+    monkeypatch.setattr("migrate.sources.zarr_documents.MAX_DOCUMENT_BYTES", 4500)
+    with pytest.raises(CorruptCheckpointError, match=r"\.zarray is too large[\s\S]*embed\.table"):
+        open_checkpoint(str(root))
+
+
 @pytest.mark.parametrize(
     ("name", "file", "change", "said"),
     [
