@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from migrate import storage
-from migrate.errors import CorruptCheckpointError
+from migrate.errors import CorruptCheckpointError, UnsupportedLeafError
 from migrate.sources.base import Placeholder
 from migrate.sources.msgpack_tree import MsgpackFile, NumberOrArray, placeholder_of, walk
 from migrate.sources.place import Place
@@ -84,7 +84,8 @@ class Tree:
 def read_tree(place: Place) -> Tree:
     """The tree of the item at ``place``.
 
-    Raises :class:`CorruptCheckpointError` naming the file if none is there, one is broken, or they disagree.
+    Raises :class:`CorruptCheckpointError` naming the file if none is there, one is broken, or they disagree, and
+    :class:`UnsupportedLeafError` if the tree is a single array.
     """
     typed = _from_metadata(place) if METADATA in place.files else None
     if CHECKPOINT in place.files:
@@ -121,6 +122,12 @@ def _from_metadata(place: Place) -> Tree:
             path = tuple(str(key["key"]) for key in keys)
             levels = tuple(key["key_type"] == _SEQUENCE_KEY for key in keys)
             value_type = str(entry["value_metadata"]["value_type"])
+            if not path and value_type not in _EMPTY:
+                raise UnsupportedLeafError(
+                    "the whole tree is one array, which has no name that a parameter could be matched with",
+                    where=place.uri,
+                    remedy="save it under a key, as {name: array}, or with ArraySave as an item of its own",
+                )
             if value_type in _EMPTY:
                 placeholders.append(Placeholder(path, _EMPTY[value_type]))
             else:

@@ -36,6 +36,9 @@ MAX_DOCUMENT_BYTES = 16 << 20
 CACHE_BYTES = 64 << 20
 """Cache of a process, in bytes, for the nodes of OCDBT databases and the chunks read last."""
 
+NOT_IN_ZARR = frozenset({"int1", "uint1", "uint2", "uint4", "float6_e2m3fn", "float6_e3m2fn", "float8_e4m3"})
+"""Dtypes of ml_dtypes that TensorStore does not read from Zarr arrays."""
+
 _IN_FLIGHT = 1024
 _CACHED_BYTES = 4096
 _LARGE_CHUNK_BYTES = 1 << 30
@@ -261,7 +264,7 @@ def _extents(value: list[Any], *, least: int) -> tuple[int, ...]:
 
 def _dtype(name: object, where: str) -> np.dtype[np.generic]:
     dtype = logical_dtype(name) if isinstance(name, str) else None
-    if dtype is None:
+    if dtype is None or dtype.name in NOT_IN_ZARR:
         raise UnsupportedLeafError(
             f"dtype {name!r} cannot be carried into an export",
             where=where,

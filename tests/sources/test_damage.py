@@ -70,6 +70,12 @@ def set_type(value_type: str) -> Callable[[dict[str, Any]], object]:
     return change
 
 
+def become_an_array(document: dict[str, Any]) -> None:
+    """What Orbax writes for a tree that is an array."""
+    value = {"value_type": "jax.Array", "skip_deserialize": False}
+    document["tree_metadata"] = {"()": {"key_metadata": [], "value_metadata": value}}
+
+
 TABLE = "params.embed.table"
 CASES: list[tuple[str, Damage, type[ReexportError], list[str]]] = [
     # fixture, damage, error, what its message holds
@@ -88,6 +94,7 @@ CASES: list[tuple[str, Damage, type[ReexportError], list[str]]] = [
     ("orbax_0128_ocdbt", edit("_METADATA", share_a_name), CorruptCheckpointError, ["['x']['zeros']", "['x.zeros']"]),
     ("orbax_0128_ocdbt", edit("_METADATA", set_type("jax.Array")), CorruptCheckpointError, ["custom", ".zarray"]),
     ("orbax_0128_ocdbt", edit("_METADATA", set_type("my.Type")), UnsupportedLeafError, ["my.Type", "custom"]),
+    ("orbax_0128_ocdbt", edit("_METADATA", become_an_array), UnsupportedLeafError, ["one array", "under a key"]),
     ("orbax_0128_ocdbt", edit("_METADATA", set_type("string")), CorruptCheckpointError, ["custom", "_strings.json"]),
     ("orbax_0128_ocdbt", remove("manifest.ocdbt"), CorruptCheckpointError, ["manifest.ocdbt is missing"]),
     ("orbax_0128_ocdbt", cut("manifest.ocdbt"), CorruptCheckpointError, ["manifest.ocdbt", "actual length (57)"]),

@@ -6,14 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorstore as ts
 
+from migrate.errors import UnsupportedLeafError
 from migrate.sources import zarr_documents
 from migrate.sources.dtypes import logical_dtype
 from migrate.sources.readers import absent_chunks
-from migrate.sources.zarr_documents import Fetched
+from migrate.sources.zarr_documents import Driver, Fetched
 
 SHARDED = [
     {"name": "transpose", "configuration": {"order": [2, 0, 1]}},
@@ -72,3 +74,21 @@ def test_names_of_dtypes(name: str) -> None:
 def test_what_is_no_number_is_none(name: str) -> None:
     dtype = logical_dtype(name)
     assert dtype is None or dtype.kind in "biufc"
+
+
+@pytest.mark.parametrize("driver", ["zarr", "zarr3"])
+def test_dtypes_that_tensorstore_does_not_read_are_refused(driver: Driver, tmp_path: Path) -> None:
+    """Every dtype that a document may name opens in TensorStore, or is refused when the checkpoint is opened."""
+    names = {name for name in dir(ml_dtypes) if logical_dtype(name) is not None}
+    assert names > zarr_documents.NOT_IN_ZARR
+    for name in names - {"finfo", "iinfo"}:
+        spec = {"driver": driver, "kvstore": {"driver": "memory"}}
+        try:
+            ts.open(spec, create=True, dtype=name, shape=[2]).result()
+        except (ValueError, TypeError):
+            assert name in zarr_documents.NOT_IN_ZARR
+        else:
+            assert name not in zarr_documents.NOT_IN_ZARR
+    document = b'{"chunks": [2], "dtype": "uint4", "shape": [2], "zarr_format": 2}'
+    with pytest.raises(UnsupportedLeafError, match="'uint4'"):
+        zarr_documents.parse(Fetched("zarr", document), "w")
