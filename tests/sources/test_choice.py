@@ -12,6 +12,7 @@ import pytest
 from migrate.errors import (
     AmbiguousCheckpointError,
     CheckpointNotFoundError,
+    CorruptCheckpointError,
     SourceError,
     UncommittedCheckpointError,
     UnknownFormatError,
@@ -187,6 +188,38 @@ class TestObjectStore:
         assert len(open_checkpoint(f"s3://{path}").leaves) == 40
         with pytest.raises(UncommittedCheckpointError):
             open_checkpoint(f"gs://{path}")
+
+    @pytest.mark.parametrize("scheme", ["gs", "s3"])
+    @pytest.mark.parametrize("item", ["params", "table", "jax_key", "numpy_mapping"])
+    def test_items_that_are_no_trees(self, copy_of: Callable[[str], Path], scheme: str, item: str) -> None:
+        root = copy_of("items_orbax_0128")
+        local = open_checkpoint(str(root), item=item)
+        remote = open_checkpoint(f"{scheme}://{root}", item=item)
+        assert (remote.step, remote.details, remote.placeholders) == (4, local.details, local.placeholders)
+        for a, b in zip(remote.leaves, local.leaves, strict=True):
+            assert (a.path, a.kind, a.read().tobytes()) == (b.path, b.kind, b.read().tobytes())
+
+    def test_steps_of_several_formats(self, fixture: Callable[[str], Any], tmp_path: Path) -> None:
+        shutil.copy(fixture("flax_085_msgpack").path / "checkpoint_10", tmp_path / "checkpoint_10")
+        shutil.copytree(fixture("orbax_0128_ocdbt").path, tmp_path / "checkpoint_20")
+        shutil.copytree(fixture("t5x_style_v3").path / "checkpoint_1000", tmp_path / "checkpoint_5")
+        found = {step: open_checkpoint(f"s3://{tmp_path}", step=step) for step in (5, 10, 20, None)}
+        assert [opened.format for opened in found.values()] == [
+            "t5x",
+            "flax-msgpack",
+            "orbax-zarr2-ocdbt",
+            "orbax-zarr2-ocdbt",
+        ]
+        assert found[None].details["steps"] == "5, 10, 20"
+
+    @pytest.mark.parametrize("name", ["orbax_027_zarr", "orbax_0128_zarr3"])
+    def test_a_lost_tree_file(self, copy_of: Callable[[str], Path], name: str) -> None:
+        root = copy_of(name)
+        for file in ("checkpoint", "_METADATA"):
+            (root / file).unlink(missing_ok=True)
+        with pytest.raises(CorruptCheckpointError) as caught:
+            open_checkpoint(f"s3://{root}")
+        assert "_METADATA" in (caught.value.expected or "")
 
     def test_nothing_there(self, tmp_path: Path) -> None:
         with pytest.raises(CheckpointNotFoundError, match="credentials"):
