@@ -31,6 +31,9 @@ versions        of jax, jaxlib and libtpu: installed ones, and those that an exp
 messages        error messages about layouts -> what they say                               (pure)
 padding         what a layout costs on a device, in words                                 (pure)
 explain         a message, and the signature of an export -> cause and cure               (pure)
+difference      two signatures -> what changes, and which stored arrays must be rewritten (pure)
+overrides       keys of a job's target, set from outside
+sides           an export, a signature file or a job -> its signature, for a comparison
 cli/, report/   the command line and what it prints
 demo/           a small decoder and its checkpoint
 
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from migrate import errors, layout
     from migrate.compiler import compile_program
     from migrate.config import Job, load_job
+    from migrate.difference import Difference, compare_signatures
     from migrate.driver import Result, run
     from migrate.explain import Explained, explain_error
     from migrate.export import Export, open_export, verify_export
@@ -58,6 +62,7 @@ if TYPE_CHECKING:
     from migrate.sources import Leaf, SourceCheckpoint, open_checkpoint
 
 _ORIGIN = {
+    "Difference": "difference",
     "Explained": "explain",
     "Export": "export",
     "Job": "config",
@@ -68,6 +73,7 @@ _ORIGIN = {
     "Result": "driver",
     "Signature": "signature",
     "SourceCheckpoint": "sources",
+    "compare_signatures": "difference",
     "compile_program": "compiler",
     "explain_error": "explain",
     "load": "loader",
@@ -81,6 +87,7 @@ _ORIGIN = {
 _MODULES = ("errors", "layout")
 
 __all__ = [
+    "Difference",
     "Explained",
     "Export",
     "Job",
@@ -91,6 +98,7 @@ __all__ = [
     "Result",
     "Signature",
     "SourceCheckpoint",
+    "compare_signatures",
     "compile_program",
     "errors",
     "explain_error",

@@ -77,7 +77,19 @@ def test_only_what_compiles_or_loads_programs_imports_jax() -> None:
     assert {module for module in users("jax", "jaxlib", "flax") if not within(module, *allowed)} == set()
 
 
-PURE = ["errors", "layout", "box", "signature", "zarr", "mapping", "planner", "messages", "padding", "explain"]
+PURE = [
+    "errors",
+    "layout",
+    "box",
+    "signature",
+    "zarr",
+    "mapping",
+    "planner",
+    "messages",
+    "padding",
+    "explain",
+    "difference",
+]
 
 
 @pytest.mark.parametrize("module", PURE)
@@ -95,6 +107,8 @@ LAYERS = {
     "padding": {"layout"},
     "explain": {"layout", "messages", "padding", "signature"},
     "versions": {"signature"},
+    "difference": {"layout", "planner", "signature"},
+    "overrides": {"config", "errors"},
     "zarr": {"box", "errors", "layout"},
     "local_files": set(),
     "storage": {"errors", "local_files"},

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import click
 
-from migrate.cli import explain, jobs, look, toolchains
+from migrate.cli import diff, explain, jobs, look, toolchains
 from migrate.cli.options import EXIT_CODES, print_json
 from migrate.errors import ExitCode, ReexportError
 
@@ -35,6 +35,7 @@ for _command in (
     jobs.compile_,
     look.inspect,
     look.verify,
+    diff.diff,
     explain.explain,
     toolchains.toolchains,
     jobs.demo_checkpoint,
@@ -47,8 +48,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     signal.signal(signal.SIGTERM, _terminate)
     as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
     try:
-        cli.main(arguments, prog_name="reexport", standalone_mode=False)
-        code = int(ExitCode.DONE)
+        # a command that checked something and found a difference ends with click's Exit, whose code comes back here
+        code = cli.main(arguments, prog_name="reexport", standalone_mode=False) or int(ExitCode.DONE)
     except ReexportError as error:
         from migrate.report.text import format_error
 

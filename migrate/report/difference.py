@@ -1,0 +1,111 @@
+"""The difference of two signatures, for reading."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from migrate.report.text import format_bytes, format_shape, plural
+
+if TYPE_CHECKING:
+    from migrate.difference import Difference, ParameterChange
+    from migrate.signature import Change, ParameterSpec
+
+
+def show_difference(out: Console, difference: Difference, labels: tuple[str, str]) -> None:
+    """Both sides, what the fingerprints differ in, a line a changed parameter, sums, and the verdict."""
+    for name, label in zip(("A", "B"), labels, strict=True):
+        out.print(Text(f"{name}  ", style="bold") + Text(label), soft_wrap=True)
+    for change in difference.fingerprint:
+        out.print(Text(f"   {_fingerprint(change)}"), soft_wrap=True)
+    out.print()
+    if difference.parameters:
+        out.print(_parameters(difference))
+        out.print()
+    out.print(_sums(difference))
+    out.print()
+    out.print(Text(verdict(difference)))
+
+
+def verdict(difference: Difference) -> str:
+    """What there is to do, in a sentence or two."""
+    if difference.kind == "nothing to do":
+        return "nothing to do: the signatures are equal"
+    if difference.kind == "recompile only":
+        why = (
+            "every parameter keeps its layout"
+            if difference.same_layouts
+            else f"{plural(len(difference.parameters), 'parameter')} changed, but no stored array does"
+        )
+        return f"recompile only: {why}; a run writes no array"
+    rewritten = difference.rewritten
+    weights = difference.after.weights
+    text = f"rewrite {plural(len(rewritten), 'array')} ({format_bytes(sum(p.nbytes for p in rewritten))})"
+    if len(rewritten) < len(weights):
+        text += (
+            f"; a run writes the parameter set as a whole: {plural(len(weights), 'array')}, "
+            f"{format_bytes(sum(p.nbytes for p in weights))}"
+        )
+    return text
+
+
+def _fingerprint(change: Change) -> str:
+    if change.field == "stablehlo_sha256":
+        return f"program: StableHLO {change.before[:12]} -> {change.after[:12]}"
+    if change.field in {"mesh", "flags"}:
+        return f"{change.field}: {_pairs(change.before)} -> {_pairs(change.after)}"
+    return f"{change.field.replace('_', ' ')}: {change.before or 'none'} -> {change.after or 'none'}"
+
+
+def _pairs(pairs: tuple[tuple[str, object], ...]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in pairs) or "none"
+
+
+def _parameters(difference: Difference) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for heading in ("parameter", "changed", "A -> B, one device's shard in XLA's terms"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("per device", justify="right")
+    table.add_column("stored array")
+    for change in difference.parameters:
+        table.add_row(*(Text(cell) for cell in _row(change)))
+    return table
+
+
+def _row(change: ParameterChange) -> tuple[str, ...]:
+    before, after = change.before, change.after
+    weight = any(side is not None and side.is_weight for side in (before, after))
+    stored = ("rewrite" if change.rewrite else "unchanged" if after is not None else "gone") if weight else ""
+    sides = [
+        ("-", "-") if side is None else (str(side.shard), format_bytes(side.device_bytes)) for side in (before, after)
+    ]
+    shape = f"{sides[0][0]}\n-> {sides[1][0]}"
+    if before is not None and after is not None and before.partition != after.partition:
+        shape += f"\nsharding {_sharding(before)} -> {_sharding(after)}"
+    if before is not None and after is not None and before.shape != after.shape:
+        shape += f"\nwhole array {format_shape(before.shape)} -> {format_shape(after.shape)}"
+    return change.name, "\n".join(change.aspects), shape, f"{sides[0][1]}\n-> {sides[1][1]}", stored
+
+
+def _sharding(parameter: ParameterSpec) -> str:
+    return ",".join("+".join(axes) or "-" for axes in parameter.partition)
+
+
+def _sums(difference: Difference) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("on each device")
+    for heading in ("A", "B"):
+        table.add_column(heading, justify="right")
+    before, after = difference.before, difference.after
+    rows = [
+        ("all parameters", before.device_bytes, after.device_bytes),
+        ("changed parameters", *difference.changed_device_bytes()),
+        ("temporary", before.memory.temporary_bytes, after.memory.temporary_bytes),
+        ("code", before.memory.code_bytes, after.memory.code_bytes),
+    ]
+    for name, old, new in rows:
+        table.add_row(name, format_bytes(old), format_bytes(new))
+    return table

@@ -1,0 +1,80 @@
+"""One side of a comparison: an export, a signature file, or a job that is compiled on the spot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from migrate import compiler, storage
+from migrate.errors import ConfigError
+from migrate.export import is_export, open_export
+from migrate.manifest import SIGNATURE_FILE
+from migrate.overrides import override_target
+from migrate.preparation import Reporter, Silent, as_job, compile_directory
+from migrate.signature import Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A signature, and where it came from."""
+
+    label: str
+    """How it was given, overrides included."""
+    signature: Signature
+    max_chunk_bytes: int | None = None
+    """The job's bound of a stored chunk; None where there is no job."""
+
+
+def open_side(
+    path: str | os.PathLike[str],
+    settings: Sequence[str] = (),
+    *,
+    program: str | None = None,
+    where: str = "override",
+    reporter: Reporter | None = None,
+) -> Side:
+    """The signature that ``path`` stands for.
+
+    ``path`` is an export or its output, a ``signature.json`` or a directory with one (``reexport compile --output``),
+    or a job file, which is compiled. ``settings`` are overrides of a job's target, see :mod:`migrate.overrides`;
+    ``program`` names one of an export's programs; ``where`` is how errors name the overrides.
+
+    Raises :class:`ConfigError` if nothing of this lies there, or settings are given for what is no job, and everything
+    that opening an export or compiling a job raises.
+    """
+    text = os.fspath(path)
+    file = Path(text) / SIGNATURE_FILE if Path(text).is_dir() else Path(text)
+    if file.suffix == ".json" and file.is_file():
+        _refuse(settings, text, where)
+        return Side(text, Signature.from_json(file.read_bytes(), where=str(file)))
+    if file.is_file():
+        return _compiled(text, settings, where, reporter or Silent())
+    if not is_export(storage.normalise(text)):
+        raise ConfigError(
+            "there is nothing to compare here",
+            where=text,
+            expected=f"an export or its output, a {SIGNATURE_FILE}, or a job file",
+        )
+    _refuse(settings, text, where)
+    return Side(text, open_export(text).signature(program))
+
+
+def _refuse(settings: Sequence[str], text: str, where: str) -> None:
+    if settings:
+        raise ConfigError(
+            "only a job has a target that can be set: an export and a signature are what they are",
+            where=f"{where} {settings[0]}",
+            found=text,
+            remedy="give the job file of that export",
+        )
+
+
+def _compiled(text: str, settings: Sequence[str], where: str, reporter: Reporter) -> Side:
+    job = override_target(as_job(text), settings, where=where)
+    reporter.stage("compiling", f"{job.program.entry} for {job.target.topology}")
+    with compile_directory() as directory:
+        signature = compiler.compile_program(job, directory).signature
+    limit = min(job.rewrite.max_chunk_bytes, job.rewrite.max_item_bytes)
+    return Side(" ".join((text, *settings)), signature, limit)
