@@ -6,6 +6,7 @@ errors          every error a user can meet
 layout, box     XLA shapes with layouts and their device bytes; boxes and grids            (pure)
 signature       what an executable expects of every parameter, and the difference of two  (pure)
 zarr            how an array lies in an export                                            (pure)
+topologies      names of TPU slices, and what such a slice has                             (pure)
 rules, config   job files: the mapping rules, and all the rest
 storage         files and objects through TensorStore; conditional writes
 local_files     small files on a local disk, whole and durable

@@ -63,7 +63,7 @@ class ProgramConfig(Section):
 class Target(Section):
     """What the program is compiled for."""
 
-    topology: str = Field(description="`v5e:2x4` and the like, as libtpu names them, or `cpu:8`.")
+    topology: str = Field(description="`v5e-8`, `v4-32` and the like, `v5e:2x4` as libtpu names it, or `cpu:8`.")
     mesh: dict[str, Annotated[int, Field(ge=1)]] = Field(description="Mesh axes and sizes, in order.")
     flags: dict[str, str | bool | int | float] = Field(
         default_factory=dict, description="XLA compiler options, e.g. `xla_tpu_scoped_vmem_limit_kib: 65536`."

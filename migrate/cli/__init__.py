@@ -7,6 +7,7 @@ look        inspect, verify
 diff        what changes between two executables
 explain     what an error about layouts means
 toolchains  toolchains and its commands: versions of libtpu
+topologies  topologies: names of TPU slices
 
 Every command imports what it needs when it is called: start-up is a feature.
 """

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import click
 
-from migrate.cli import diff, explain, jobs, look, toolchains
+from migrate.cli import diff, explain, jobs, look, toolchains, topologies
 from migrate.cli.options import EXIT_CODES, print_json
 from migrate.errors import ExitCode, ReexportError
 
@@ -38,6 +38,7 @@ for _command in (
     diff.diff,
     explain.explain,
     toolchains.toolchains,
+    topologies.topologies,
     jobs.demo_checkpoint,
 ):
     cli.add_command(_command)

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax.experimental.layout import Format
 
+from migrate import topologies
 from migrate.compiler import flags
 from migrate.compiler.arguments import AbstractLeaf, partition
 from migrate.compiler.request import Request
@@ -106,7 +107,7 @@ def fingerprint(lowered: jax.stages.Lowered, request: Request) -> Fingerprint:
     target = request.target
     return Fingerprint(
         stablehlo_sha256=hashlib.sha256(lowered.as_text().encode()).hexdigest(),
-        topology=target.topology,
+        topology=topologies.resolve(target.topology),
         mesh=tuple(target.mesh.items()),
         jax=importlib.metadata.version("jax"),
         jaxlib=importlib.metadata.version("jaxlib"),

@@ -22,6 +22,7 @@ from migrate.config import Job, job_from_mapping
 from migrate.errors import CompileError, ConfigError, ReexportError, ToolchainError
 from migrate.manifest import EXECUTABLE_FILE, EXPORTED_FILE
 from migrate.signature import Signature
+from migrate.topologies import resolve
 
 LOG_FILE = "compile.log"
 _LOG_LINES_SHOWN = 15
@@ -81,6 +82,7 @@ def compile_program(job: Job, directory: Path) -> CompileResult:
         the compiler refused the program, died, or took more than ``job.compile.timeout_seconds``; ends with the path
         of the log
     """
+    resolve(job.target.topology)  # a wrong name is found before anything is downloaded
     toolchain = toolchains.select(job.target)
     if toolchain is not None:
         flags.check(job.target.flags, toolchain)

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from migrate.errors import CompileError, TargetError
+from migrate.topologies import resolve, split_slices
 
 if TYPE_CHECKING:
     import jax
 
-_EXAMPLES = "v5e:2x4, v5p:2x2x2, v6e:4x4, tpu7x:2x2x1, v4:2x2x1+megacore, cpu:8"
+_EXAMPLES = "v5e-16, v5e:2x4, v5p:2x2x2, v6e:4x4, tpu7x:2x2x1, v4:2x2x1+megacore, 2xv5e-16, cpu:8"
 _MAX_CPU_DEVICES = 4096
 
 
@@ -33,7 +34,7 @@ def cpu_devices(topology: str) -> int | None:
 
 
 def open_devices(topology: str) -> Sequence[jax.Device]:
-    """The devices of ``topology``, in its own order.
+    """The devices of ``topology``, in its own order, slice by slice; names as :mod:`migrate.topologies` takes them.
 
     ``NAME+CONFIG`` selects a chip configuration: libtpu describes a v4 chip as two cores unless it is ``megacore``,
     the way jax runs on v4 (measured: ``v4:2x2x1`` has 8 devices, ``v4:2x2x1+megacore`` 4).
@@ -53,8 +54,11 @@ def open_devices(topology: str) -> Sequence[jax.Device]:
     import jax
     from jax.experimental import topologies
 
-    name, _, chip_config = topology.partition("+")
+    slices, one = split_slices(resolve(topology))
+    name, _, chip_config = one.partition("+")
     options: dict[str, Any] = {"chip_config_name": chip_config} if chip_config else {}
+    if slices > 1:
+        options["num_slices"] = slices
     if _is_single_chip(name):
         # libtpu takes hosts of 2x2 chips for granted and refuses a slice that is smaller than one.
         options["chips_per_host_bounds"] = (1, 1, 1)

@@ -1,4 +1,4 @@
-"""Tables of what a target can name: versions of libtpu."""
+"""Tables of what a target can name: versions of libtpu, and slices."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from migrate.report.text import format_bytes
 
 if TYPE_CHECKING:
     from migrate.compiler.toolchains import Toolchain
+    from migrate.topologies import Topology
 
 
 def show_toolchains(out: Console, found: Sequence[Toolchain], working: str) -> None:
@@ -32,3 +33,22 @@ def show_toolchains(out: Console, found: Sequence[Toolchain], working: str) -> N
         )
     )
     out.print(f"{working}; a version that is not here is downloaded when a target names it")
+
+
+def show_topologies(out: Console, found: Sequence[Topology]) -> None:
+    """A slice a line, with the memory that a program can use on each of its devices."""
+    numbers = ("chips", "hosts", "cores/chip", "devices", "memory/device")
+    out.print(
+        table(
+            [("name", False), ("libtpu", False), *((name, True) for name in numbers)],
+            [
+                (
+                    topology.name,
+                    topology.libtpu,
+                    *(f"{n:,}" for n in (topology.chips, topology.hosts, topology.cores_per_chip, topology.devices)),
+                    f"{topology.device_gib:.2f} GiB",
+                )
+                for topology in found
+            ],
+        )
+    )
