@@ -4,8 +4,8 @@ How a uri becomes arrays, one module a step:
 
 - ``registry``: asks each format whether it recognises what lies there (:func:`open_checkpoint`);
 - ``place``, ``steps``: what lies there, listed once; which step and item are meant;
-- the formats: ``orbax`` (its tree files: ``orbax_tree``), ``t5x``, ``flax_msgpack``, ``safetensors``, and
-  ``jax_arrays`` for jax's own array serialization (its tree file: ``jax_pytreedef``);
+- the formats: ``orbax`` (its items: ``orbax_items``, its tree files: ``orbax_tree``), ``t5x``, ``flax_msgpack``,
+  ``safetensors``, and ``jax_arrays`` for jax's own array serialization (its tree file: ``jax_pytreedef``);
 - ``msgpack_tree``: trees in msgpack files, whose arrays are left in the file;
 - ``arrays``, ``zarr_documents``: find Zarr arrays, in files or databases, by their metadata documents;
 - ``readers``, ``raw``: read a box of an array, through TensorStore or from a file's bytes;

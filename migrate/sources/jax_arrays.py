@@ -14,7 +14,7 @@ makes: then the names are meant as they are. A database of such names is opened,
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from migrate import storage
 from migrate.errors import CorruptCheckpointError
@@ -83,17 +83,10 @@ def _holds_directories(place: Place) -> bool:
     return False
 
 
-def _databases(place: Place) -> Iterator[str]:
+def _databases(place: Place) -> list[str]:
     """Paths of the databases in and below ``place``: a key with a slash was given one in a directory of its own."""
-    pending = deque([""])
-    for _ in range(_SEARCHED_FOLDERS):
-        if not pending:
-            return
-        path = pending.popleft()
-        folder = place.child(path) if path else place
-        if DATABASE in folder.files:
-            yield path
-        pending.extend(f"{path}/{name}" if path else name for name in sorted(folder.folders - {"d"}))
+    keys = storage.list_keys(place.uri)
+    return [key.rpartition("/")[0] for key in keys if key == DATABASE or key.endswith(f"/{DATABASE}")]
 
 
 def _open_pytree(chosen: Chosen, missing_chunks: MissingChunks) -> SourceCheckpoint:
