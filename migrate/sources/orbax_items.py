@@ -41,7 +41,7 @@ def is_item(place: Place) -> bool:
     if files & _SIDE_FILES and (place.folders or DATABASE in files):  # 0.3 gave each text a directory of its own
         return True
     if CHECKPOINT in files:
-        first = storage.read_range(place.uri, CHECKPOINT, 0, 1)
+        first = place.start(CHECKPOINT)
         # Other software calls a text file `checkpoint` too; arrays beside it tell a damaged one of ours.
         return bool(first and first[0] in _MAP_BYTES) or _holds_arrays(place)
     return is_bare_array(place) or random_key(place) is not None or _lost_its_tree(place)

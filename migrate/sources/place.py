@@ -16,6 +16,8 @@ from typing import Any
 from migrate import storage
 from migrate.errors import CorruptCheckpointError
 
+_START_BYTES = 16
+
 
 class Place:
     """A directory or file of a store, listed lazily; reads only."""
@@ -24,6 +26,7 @@ class Place:
         self.uri = storage.normalise(uri)
         self._keys = keys
         self._children: dict[str, Place] = {}
+        self._starts: dict[str, bytes] = {}
 
     @property
     def name(self) -> str:
@@ -112,6 +115,12 @@ class Place:
                 remedy="restore the file from a copy of the checkpoint",
             )
         return value
+
+    def start(self, name: str) -> bytes:
+        """The first 16 bytes of file ``name``, or all if it has fewer; every format asks for them, one read is made."""
+        if name not in self._starts:
+            self._starts[name] = storage.read_range(self.uri, name, 0, _START_BYTES)
+        return self._starts[name]
 
     def read_json(self, name: str) -> dict[str, Any]:
         """The JSON object in file ``name``; raises :class:`CorruptCheckpointError` if it is none."""

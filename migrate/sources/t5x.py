@@ -51,7 +51,7 @@ class T5xFormat:
 
 
 def _is_item(place: Place) -> bool:
-    return _TREE in place.files and storage.read_range(place.uri, _TREE, 0, 11).startswith(_STARTS)
+    return _TREE in place.files and place.start(_TREE).startswith(_STARTS)
 
 
 def _open_item(chosen: Chosen, missing_chunks: MissingChunks) -> SourceCheckpoint:

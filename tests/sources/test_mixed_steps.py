@@ -119,3 +119,21 @@ def test_flax_files_of_several_steps(fixture: Callable[[str], Any], tmp_path: Pa
     assert open_checkpoint(str(tmp_path), step=2).uri.endswith("/checkpoint_2")
     with pytest.raises(CheckpointNotFoundError, match="steps 2, 10"):
         open_checkpoint(str(tmp_path), step=11)
+
+
+def test_each_step_is_asked_once(root_of: Callable[[dict[str, str]], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every format looks at every step, which must not mean a read of each on an object store."""
+    from migrate import storage
+
+    root = root_of({f"checkpoint_{step}": "orbax-old" for step in range(8)} | {"checkpoint_9": "flax"})
+    reads: list[str] = []
+    original = storage.read_range
+
+    def read_range(uri: str, key: str, start: int, stop: int) -> bytes:
+        if stop <= 16:
+            reads.append(f"{uri}/{key}")
+        return original(uri, key, start, stop)
+
+    monkeypatch.setattr(storage, "read_range", read_range)
+    assert open_checkpoint(str(root), step=3).step == 3
+    assert sum(read.endswith("/checkpoint") for read in reads) == 8
