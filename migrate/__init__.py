@@ -24,17 +24,18 @@ commit          merge, record, publish: the export exists                      /
 arrays          the OCDBT databases that hold the arrays
 receipt, ledger, failures, lease    state of a run
 manifest, orbax_metadata, export    what lies in an export; opening and checking one
+environment     versions and devices: what a program needs, and what is here
 loader          export -> a callable and its parameters, without relayout
 preparation     a job up to its plan
 execution       runs the pipeline, which lies in another package
 driver          one job from source to export
-versions        of jax, jaxlib and libtpu: installed ones, and those that an export needs
 messages        error messages about layouts -> what they say                               (pure)
 padding         what a layout costs on a device, in words                                 (pure)
 explain         a message, and the signature of an export -> cause and cure               (pure)
 difference      two signatures -> what changes, and which stored arrays must be rewritten (pure)
 overrides       keys of a job's target, set from outside
 sides           an export, a signature file or a job -> its signature, for a comparison
+check           whether an export runs as it is, here or as its job is compiled today
 cli/, report/   the command line and what it prints
 demo/           a small decoder and its checkpoint
 
@@ -49,6 +50,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from migrate import errors, layout
+    from migrate.check import Check, check_export
     from migrate.compiler import compile_program
     from migrate.config import Job, load_job
     from migrate.difference import Difference, compare_signatures
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from migrate.sources import Leaf, SourceCheckpoint, open_checkpoint
 
 _ORIGIN = {
+    "Check": "check",
     "Difference": "difference",
     "Explained": "explain",
     "Export": "export",
@@ -74,6 +77,7 @@ _ORIGIN = {
     "Result": "driver",
     "Signature": "signature",
     "SourceCheckpoint": "sources",
+    "check_export": "check",
     "compare_signatures": "difference",
     "compile_program": "compiler",
     "explain_error": "explain",
@@ -88,6 +92,7 @@ _ORIGIN = {
 _MODULES = ("errors", "layout")
 
 __all__ = [
+    "Check",
     "Difference",
     "Explained",
     "Export",
@@ -99,6 +104,7 @@ __all__ = [
     "Result",
     "Signature",
     "SourceCheckpoint",
+    "check_export",
     "compare_signatures",
     "compile_program",
     "errors",

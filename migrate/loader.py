@@ -7,7 +7,6 @@ order: to the executable's layout that is the same bytes, so nothing is transpos
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,8 +21,8 @@ from migrate import arrays, storage
 from migrate.box import Box
 from migrate.compiler import executable
 from migrate.compiler.mesh import build_mesh
-from migrate.compiler.topology import cpu_devices
-from migrate.errors import EnvironmentMismatchError, VerificationError
+from migrate.environment import Devices, check_devices, check_versions
+from migrate.errors import VerificationError
 from migrate.export import Export, open_export
 from migrate.manifest import EXECUTABLE_FILE, ArrayRecord
 from migrate.signature import ParameterSpec, Signature
@@ -95,35 +94,10 @@ def load(
 
 def check_environment(signature: Signature, devices: Sequence[jax.Device] | None = None) -> Sequence[jax.Device]:
     """The devices that the signature's program can run on. Raises :class:`EnvironmentMismatchError` if it cannot."""
-    fingerprint = signature.fingerprint
-    platform = "cpu" if cpu_devices(fingerprint.topology) else "tpu"
     found = jax.devices() if devices is None else devices
-    wanted = signature.device_count
-    # a CPU process may have been given more devices than the program wants; a slice is used as a whole
-    enough = len(found) >= wanted if platform == "cpu" else len(found) == wanted
-    if found[0].platform != platform or not enough:
-        raise EnvironmentMismatchError(
-            "this process does not have the devices that the export was compiled for",
-            where=f"topology {fingerprint.topology}",
-            expected=f"{wanted} {platform} devices",
-            found=f"{len(found)} {found[0].platform} devices ({found[0].device_kind})",
-            remedy=f"set XLA_FLAGS=--xla_force_host_platform_device_count={wanted} before jax starts"
-            if platform == "cpu"
-            else "run on that slice, or re-export for this one",
-        )
-    versions = {"jax": fingerprint.jax, "jaxlib": fingerprint.jaxlib}
-    if platform == "tpu":
-        versions["libtpu"] = fingerprint.libtpu
-    here = {name: importlib.metadata.version(name) for name in versions}
-    if here != versions:
-        raise EnvironmentMismatchError(
-            "this process has other versions than the export was compiled with",
-            where=f"topology {fingerprint.topology}",
-            expected=", ".join(f"{name} {version}" for name, version in versions.items()),
-            found=", ".join(f"{name} {version}" for name, version in here.items()),
-            remedy="install those versions, or run the job again with these",
-        )
-    return found[:wanted]
+    check_devices(signature, Devices(found[0].platform, found[0].device_kind, len(found)))
+    check_versions(signature.fingerprint)
+    return found[: signature.device_count]
 
 
 def _mesh(compiled: jax.stages.Compiled, signature: Signature, devices: Sequence[jax.Device]) -> Mesh:

@@ -28,9 +28,9 @@ def explain(message: str | None, file: str | None, export: str | None, program: 
     ..."), the same for memory spaces, or JAX's "Computation was compiled for input layouts that disagree with the
     layouts of arguments passed to it". Without MESSAGE and --file it is read from standard input.
     """
+    from migrate.environment import installed_versions
     from migrate.explain import explain_error
     from migrate.messages import MAX_CHARACTERS
-    from migrate.versions import installed_versions
 
     if message is not None and file is not None:
         raise click.UsageError("give either MESSAGE or --file")

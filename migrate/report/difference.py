@@ -19,15 +19,20 @@ def show_difference(out: Console, difference: Difference, labels: tuple[str, str
     """Both sides, what the fingerprints differ in, a line a changed parameter, sums, and the verdict."""
     for name, label in zip(("A", "B"), labels, strict=True):
         out.print(Text(f"{name}  ", style="bold") + Text(label), soft_wrap=True)
+    show_changes(out, difference)
+    out.print(_sums(difference))
+    out.print()
+    out.print(Text(verdict(difference)))
+
+
+def show_changes(out: Console, difference: Difference) -> None:
+    """What the fingerprints differ in, and a line a changed parameter."""
     for change in difference.fingerprint:
         out.print(Text(f"   {_fingerprint(change)}"), soft_wrap=True)
     out.print()
     if difference.parameters:
         out.print(_parameters(difference))
         out.print()
-    out.print(_sums(difference))
-    out.print()
-    out.print(Text(verdict(difference)))
 
 
 def verdict(difference: Difference) -> str:

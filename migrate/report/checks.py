@@ -1,0 +1,37 @@
+"""The outcome of ``reexport check``, for reading."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from migrate.check import effect
+from migrate.report.difference import show_changes
+from migrate.report.text import format_uri, plural
+
+if TYPE_CHECKING:
+    from migrate.check import Check
+
+_VERDICTS = {
+    "loads": "The program can be loaded as it is.",
+    "recompile": "The stored arrays are right; the executable must be compiled again: run the job again.",
+    "re-export": "The arrays must be written again: run the job again.",
+    "refused": "migrate.load refuses in this environment. With --job JOB a compile for it says what would change.",
+}
+
+
+def show_check(out: Console, check: Check) -> None:
+    """What was compared, what differs, what it would do, and the verdict."""
+    out.print(Text("export   ", style="bold") + Text(f"{format_uri(check.export)}, program {check.program}"))
+    if check.difference is not None:
+        show_changes(out, check.difference)
+        counts: dict[str, int] = {}
+        for change in check.difference.parameters:
+            counts[effect(change)] = counts.get(effect(change), 0) + 1
+        for name, count in counts.items():
+            out.print(f"{name}: {plural(count, 'parameter')}, if buffers laid out for the export are passed")
+    for problem in check.problems:
+        out.print(Text(f"{problem.what}: expected {problem.expected or 'some'}, found {problem.found or 'none'}"))
+    out.print(_VERDICTS[check.verdict])
