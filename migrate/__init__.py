@@ -51,7 +51,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from migrate import errors, layout
     from migrate.check import Check, check_export
-    from migrate.compiler import compile_program
     from migrate.config import Job, load_job
     from migrate.difference import Difference, compare_signatures
     from migrate.driver import Result, run
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
     from migrate.export import Export, open_export, verify_export
     from migrate.loader import LoadedProgram, load
     from migrate.planner import Plan
-    from migrate.preparation import plan
+    from migrate.preparation import compile_program, plan
     from migrate.program import Program
     from migrate.signature import Signature
     from migrate.sources import Leaf, SourceCheckpoint, open_checkpoint
@@ -79,7 +78,7 @@ _ORIGIN = {
     "SourceCheckpoint": "sources",
     "check_export": "check",
     "compare_signatures": "difference",
-    "compile_program": "compiler",
+    "compile_program": "preparation",
     "explain_error": "explain",
     "load": "loader",
     "load_job": "config",

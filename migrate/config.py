@@ -124,6 +124,11 @@ def load_job(path: str | Path) -> Job:
         document = yaml.load(file.read_text(), _UniqueKeyLoader)
     except FileNotFoundError:
         raise ConfigError(f"there is no job file {file}", remedy="give the path of a YAML job file") from None
+    except IsADirectoryError:
+        raise ConfigError(
+            f"{file} is a directory, not a job file",
+            remedy="give a YAML job file; `reexport inspect` takes the path of a checkpoint or an export",
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the job file {file} cannot be read", found=str(error)) from error
     except yaml.YAMLError as error:

@@ -103,18 +103,43 @@ def _conflict(found: Export, prepared: Prepared) -> OutputConflictError:
     differences = []
     source = found.manifest.source
     if source.identity != prepared.checkpoint.identity:
-        differences.append(f"source {source.uri} ({source.identity[:12]})")
+        differences.append(
+            f"source {source.uri}, identity {source.identity[:12]} (now {prepared.checkpoint.identity[:12]})"
+        )
     for program in found.manifest.programs:
         old, new = program.fingerprint, prepared.signature.fingerprint
-        fields = ("stablehlo_sha256", "topology", "mesh", "jax", "jaxlib", "libtpu", "flags", "layout_policy")
-        differences += [f"{name} {getattr(old, name)}" for name in fields if getattr(old, name) != getattr(new, name)]
+        differences += [
+            f"{_FIELDS[name]} {_shown(getattr(old, name))} (now {_shown(getattr(new, name))})"
+            for name in _FIELDS
+            if getattr(old, name) != getattr(new, name)
+        ]
     return OutputConflictError(
         "the output already holds an export of another identity",
         where=found.paths.output,
-        expected=f"export {prepared.export_id}",
-        found=f"export {found.manifest.export}, which differs in: " + ("; ".join(differences) or "storage layout"),
+        found=f"export {found.manifest.export}; this job makes {prepared.export_id}. What differs:\n    "
+        + ("\n    ".join(differences) or "the storage layout: mapping, chunk bound or compression"),
         remedy="choose another output, or run with --supersede to add this export beside it as the current one",
     )
+
+
+_FIELDS = {
+    "stablehlo_sha256": "program (SHA-256 of its StableHLO)",
+    "topology": "topology",
+    "mesh": "mesh",
+    "jax": "jax",
+    "jaxlib": "jaxlib",
+    "libtpu": "libtpu",
+    "flags": "flags",
+    "layout_policy": "layout policy",
+}
+"""Fingerprint fields, as a person calls them."""
+
+
+def _shown(value: object) -> str:
+    """A fingerprint's value: digests shortened, pairs joined."""
+    if isinstance(value, tuple):
+        return " ".join(f"{name}={setting}" for name, setting in value) or "none"
+    return str(value)[:16]
 
 
 def _rewrite(paths: Paths, prepared: Prepared, reporter: Reporter) -> tuple[int, int]:
@@ -172,6 +197,7 @@ def _rewrite(paths: Paths, prepared: Prepared, reporter: Reporter) -> tuple[int,
         return len(items), nbytes
     finally:
         lease.release()
+        storage.delete_empty_directory(storage.join(paths.output, "runs"))
         shutil.rmtree(ledger_directory, ignore_errors=True)
 
 

@@ -121,7 +121,11 @@ def _read_checked(uri: str, key: str, sha256: str, *, max_bytes: int) -> bytes:
     where = storage.join(uri, key)
     data = storage.read(uri, key, max_bytes=max(max_bytes, 1) * 2)
     if data is None:
-        raise VerificationError("a file of the export is missing", where=where, expected=f"{max_bytes} bytes")
+        raise VerificationError(
+            "a file of the export is missing",
+            where=where,
+            remedy="restore the export from a copy, or run the job again into another output",
+        )
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise VerificationError(

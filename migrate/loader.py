@@ -28,7 +28,7 @@ from migrate.manifest import EXECUTABLE_FILE, ArrayRecord
 from migrate.signature import ParameterSpec, Signature
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LoadedProgram:
     """A program of an export, ready to run. Unpacks as ``call, params = migrate.load(uri)``."""
 
@@ -47,6 +47,11 @@ class LoadedProgram:
         Arguments other than the parameters may be NumPy arrays, or lie elsewhere or in another layout: they are put
         where the executable wants them. Donated arguments are consumed, as in ``jax.jit``.
         """
+        if len(arguments) != len(self._formats):
+            names = list(dict.fromkeys(parameter.argument for parameter in self.signature.parameters))
+            raise TypeError(
+                f"the program takes {len(self._formats)} arguments, {', '.join(names)}; got {len(arguments)}"
+            )
         placed = [
             argument if index == self._weights else jax.device_put(argument, format_)
             for index, (argument, format_) in enumerate(zip(arguments, self._formats, strict=True))
@@ -57,6 +62,12 @@ class LoadedProgram:
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.call, self.params))
+
+    def __repr__(self) -> str:
+        fingerprint, arrays = self.signature.fingerprint, len(jax.tree.leaves(self.params))
+        return (
+            f"LoadedProgram({self.signature.program!r} for {fingerprint.topology}, {arrays} arrays, {self.export.uri})"
+        )
 
 
 def load(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 from migrate import compiler, sources, storage
 from migrate.compiler import CompileResult
 from migrate.config import Job, job_from_mapping, load_job
-from migrate.errors import ConfigError, ReexportError
+from migrate.errors import ConfigError, ReexportError, StorageError
 from migrate.mapping import check_select, match
 from migrate.planner import Plan, make_plan
 from migrate.signature import Signature, canonical_digest
@@ -85,6 +86,10 @@ def as_job(job: Job | Mapping[str, Any] | str | Path) -> Job:
     """A job from a job object, a mapping with a job file's keys, or the path of a job file."""
     if isinstance(job, Job):
         return job
+    if not isinstance(job, Mapping | str | Path):
+        raise ConfigError(
+            "not a job", expected="a migrate.Job, a mapping, or the path of a job file", found=type(job).__name__
+        )
     return job_from_mapping(dict(job)) if isinstance(job, Mapping) else load_job(job)
 
 
@@ -156,6 +161,24 @@ def _check_output(job: Job) -> None:
             expected=f"a place outside {source}",
             found=output,
         )
+    if storage.is_local(output):
+        path = storage.local_path(output)
+        nearest = next(p for p in (path, *path.parents) if p.exists())
+        if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+            raise StorageError(
+                "the output cannot be written",
+                where=f"output: {output}",
+                found=f"{nearest} is not writable" if nearest.is_dir() else f"{nearest} is not a directory",
+                remedy="choose another output, or change its permissions",
+            )
+
+
+def compile_program(job: Job | Mapping[str, Any] | str | Path, directory: str | Path) -> CompileResult:
+    """Compile a job's program for its target; signature, executable, artifact and log go to ``directory``.
+
+    Raises what :func:`migrate.compiler.compile_program` does.
+    """
+    return compiler.compile_program(as_job(job), Path(directory))
 
 
 @contextmanager

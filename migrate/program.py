@@ -58,8 +58,8 @@ def resolve(entry: str, mesh: Mesh, arguments: Mapping[str, Any], python_path: S
             f"the program's entry {entry!r} cannot be imported",
             where="program.entry",
             found=f"{type(error).__name__}: {error}",
-            remedy="check the name; modules are searched beside the job file, in the working directory and among the "
-            "installed packages",
+            remedy="check the name; modules are searched beside the job file, in python_path and among the installed "
+            "packages",
         ) from error
     try:
         program = function(mesh, **arguments)  # type: ignore[operator]  # checked by calling it

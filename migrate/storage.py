@@ -284,6 +284,13 @@ def delete_directory(uri: str) -> None:
             open_kvstore(uri).delete_range(ts.KvStore.KeyRange()).result()
 
 
+def delete_empty_directory(uri: str) -> None:
+    """Delete a local folder if nothing is in it; object stores have no folders."""
+    if is_local(uri):
+        with contextlib.suppress(OSError):
+            local_path(uri).rmdir()
+
+
 def delete_unfinished(uri: str, *, below: bool = True) -> None:
     """Delete files in the making that killed writers left in a local ``uri``; object stores have none.
 

@@ -230,7 +230,11 @@ def test_files_that_are_no_job(text: str, message: str, tmp_path: Path) -> None:
 
 def test_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    for path, message in [("missing", "there is no job file"), (".", "cannot be read"), ("binary", "cannot be read")]:
+    for path, message in [
+        ("missing", "there is no job file"),
+        (".", "is a directory, not a job file"),
+        ("binary", "cannot be read"),
+    ]:
         with pytest.raises(ConfigError, match=message):
             load_job(tmp_path / path)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from migrate.cli.options import example, json_option, print_json, stages
+from migrate.errors import ConfigError
 
 
 @click.command(short_help="Re-export one checkpoint.", epilog=example("reexport run configs/demo.yaml"))
@@ -64,6 +65,8 @@ def compile_(job: str, output: str | None, as_json: bool) -> None:
     from migrate.report import terminal
 
     loaded = as_job(job)
+    if output and Path(output).exists() and not Path(output).is_dir():
+        raise ConfigError("the output of a compile is a directory", where="--output", found=f"a file, {output}")
     with compile_directory() as temporary:
         directory = Path(output) if output else temporary
         compiled = compile_program(loaded, directory)
@@ -88,5 +91,9 @@ def demo_checkpoint(directory: str, layers: int | None, seed: int) -> None:
     """Write the checkpoint of a small decoder, sharded over 8 CPU devices, with Orbax."""
     from migrate.demo.checkpoint import write_checkpoint
 
+    if Path(directory).exists():
+        raise ConfigError(
+            "the demo checkpoint needs a directory of its own", where="DIRECTORY", found=f"{directory} exists"
+        )
     path = write_checkpoint(directory, seed=seed, **({"layers": layers} if layers else {}))
     click.echo(f"wrote {path}")

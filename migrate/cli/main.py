@@ -63,13 +63,24 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         error.show()
         code = int(ExitCode.USAGE)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted: nothing was committed; the same command goes on where it stopped", err=True)
+        click.echo(f"interrupted{_INTERRUPTED.get(_command_name(arguments), '')}", err=True)
         code = int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         # the reader of our output has gone, e.g. `| head`; Python would complain again when it flushes
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = int(ExitCode.DONE)
+    except OSError as error:
+        # standard output on a full disk, say; what a command reads and writes itself has typed errors
+        click.echo(f"error: {error}", err=True)
+        code = int(ExitCode.FAILED)
     _leave(code)
+
+
+_INTERRUPTED = {"run": ": nothing was committed; the same command goes on where it stopped"}
+
+
+def _command_name(arguments: list[str] | None) -> str:
+    return next((word for word in (sys.argv[1:] if arguments is None else arguments) if not word.startswith("-")), "")
 
 
 def _terminate(_signal: int, _frame: object) -> None:

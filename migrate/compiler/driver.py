@@ -139,10 +139,20 @@ def _compile(job: Job, directory: Path, toolchain: Toolchain | None, inherited: 
     where = f"program {job.program.name} for {job.target.topology}"
     started = time.monotonic()
     ended = _run(
-        [sys.executable, "-m", "migrate.compiler.worker", str(request)], environment, log, job.compile.timeout_seconds
+        # -P: what lies in the working directory must not stand in for reexport or its dependencies
+        [sys.executable, "-P", "-m", "migrate.compiler.worker", str(request)],
+        environment,
+        log,
+        job.compile.timeout_seconds,
     )
     seconds = time.monotonic() - started
     if not result.exists():
+        if inherited and (flag := flags.refused_at_start(log.read_text(errors="replace"))):
+            raise ConfigError(
+                f"the compiler does not take the flag {flag} from the environment",
+                where="target.inherit",
+                remedy=f"take it out of the variable; log: {log}",
+            )
         raise _died(ended, job.compile.timeout_seconds, where, log)
     document = json.loads(result.read_text())
     if "error" in document:
@@ -202,14 +212,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.stdin.close()
 
 
-def _died(ended: int | None, timeout_seconds: float, where: str, log: Path) -> ReexportError:
-    text = log.read_text(errors="replace")
-    if flag := flags.refused_at_start(text):
-        return ConfigError(
-            f"the compiler does not take the flag {flag} from the environment",
-            where="target.inherit",
-            remedy=f"take it out of the variable; log: {log}",
-        )
+def _died(ended: int | None, timeout_seconds: float, where: str, log: Path) -> CompileError:
     remedy = "another libtpu version or other flags may help"
     if ended is None:
         what = f"the compile took longer than {timeout_seconds:g} seconds and was ended"
@@ -220,7 +223,7 @@ def _died(ended: int | None, timeout_seconds: float, where: str, log: Path) -> R
             remedy = "the machine may have run out of memory; a training step takes about 1 GB"
     else:
         what = f"the compile process ended with exit code {ended} and no result"
-    lines = text.splitlines()[-_LOG_LINES_SHOWN:]
+    lines = log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
     shown = "".join(f"\n    {line}" for line in lines)
     return CompileError(what, where=where, found=f"last lines of its log:{shown}", remedy=f"{remedy}; log: {log}")
 

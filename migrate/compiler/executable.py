@@ -63,5 +63,5 @@ def load(data: bytes, devices: Sequence[jax.Device]) -> jax.stages.Compiled:
             "the serialized executable cannot be loaded here",
             where=f"{len(devices)} x {devices[0].device_kind}",
             found=f"{type(error).__name__}: {error}",
-            remedy="re-export for this environment, or recompile from the jax.export artifact",
+            remedy="run the job again in this environment",
         ) from error

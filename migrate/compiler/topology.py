@@ -72,6 +72,7 @@ def open_devices(topology: str) -> Sequence[jax.Device]:
             where="target.topology",
             expected=f"a name such as {_EXAMPLES}",
             found=str(error),
+            remedy="tpu7x needs libtpu 0.0.27 or a newer one" if name.startswith("tpu7x") else None,
         ) from error
 
 

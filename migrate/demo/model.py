@@ -22,7 +22,7 @@ _ROTARY_BASE = 10_000.0
 
 @dataclass(frozen=True)
 class Sizes:
-    """Extents of the model; the defaults make 170 million parameters, 341 MB."""
+    """Extents of the model; the defaults make 170 million parameters, 340 MB."""
 
     layers: int = 8
     d_model: int = 1024

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from migrate.report.terminal import print_table
 from migrate.report.text import format_bytes, format_shape, plural
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def show_difference(out: Console, difference: Difference, labels: tuple[str, str
     for name, label in zip(("A", "B"), labels, strict=True):
         out.print(Text(f"{name}  ", style="bold") + Text(label), soft_wrap=True)
     show_changes(out, difference)
-    out.print(_sums(difference))
+    print_table(out, _sums(difference))
     out.print()
     out.print(Text(verdict(difference)))
 
@@ -31,7 +32,7 @@ def show_changes(out: Console, difference: Difference) -> None:
         out.print(Text(f"   {_fingerprint(change)}"), soft_wrap=True)
     out.print()
     if difference.parameters:
-        out.print(_parameters(difference))
+        print_table(out, _parameters(difference))
         out.print()
 
 

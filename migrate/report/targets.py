@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from migrate.report.terminal import table
+from migrate.report.terminal import print_table, table
 from migrate.report.text import format_bytes
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def show_toolchains(out: Console, found: Sequence[Toolchain], working: str) -> None:
     """The versions that are here, a line each, and below them those that would work."""
     columns = [("libtpu", False), ("size", True), ("", False), ("library", False)]
-    out.print(
+    print_table(
+        out,
         table(
             columns,
             [
@@ -30,7 +31,7 @@ def show_toolchains(out: Console, found: Sequence[Toolchain], working: str) -> N
                 )
                 for toolchain in found
             ],
-        )
+        ),
     )
     out.print(f"{working}; a version that is not here is downloaded when a target names it")
 
@@ -38,7 +39,8 @@ def show_toolchains(out: Console, found: Sequence[Toolchain], working: str) -> N
 def show_topologies(out: Console, found: Sequence[Topology]) -> None:
     """A slice a line, with the memory that a program can use on each of its devices."""
     numbers = ("chips", "hosts", "cores/chip", "devices", "memory/device")
-    out.print(
+    print_table(
+        out,
         table(
             [("name", False), ("libtpu", False), *((name, True) for name in numbers)],
             [
@@ -50,5 +52,5 @@ def show_topologies(out: Console, found: Sequence[Topology]) -> None:
                 )
                 for topology in found
             ],
-        )
+        ),
     )

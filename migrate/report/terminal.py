@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -16,13 +17,12 @@ if TYPE_CHECKING:
     from migrate.compiler import CompileResult
     from migrate.driver import Result
     from migrate.export import Checked, Export
-    from migrate.planner import TargetArray
     from migrate.preparation import Prepared
     from migrate.signature import Signature
     from migrate.sources import SourceCheckpoint
 
-_PIPED_WIDTH = 160
-"""Columns of output that goes into a file or a pipe, where nothing tells a width."""
+_PIPED_WIDTH = 10_000
+"""Columns of output that goes into a file or a pipe: nothing is wrapped there."""
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -49,10 +49,16 @@ def table(columns: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]]) ->
     return table
 
 
+def print_table(out: Console, table: Table) -> None:
+    """Print a table at its natural width: a narrow terminal wraps whole lines, which beats cells cut in pieces."""
+    width = Measurement.get(out, out.options.update(max_width=_PIPED_WIDTH), table).maximum
+    out.print(table, width=width, no_wrap=True, overflow="ignore", crop=False)
+
+
 def _facts(out: Console, facts: Sequence[tuple[str, str]]) -> None:
     width = max(len(label) for label, _ in facts) + 2
     for label, text in facts:
-        out.print(Text(f"{label:{width}}", style="bold") + Text(text))
+        out.print(Text(f"{label:{width}}", style="bold") + Text(text), soft_wrap=True)
 
 
 def show_plan(out: Console, prepared: Prepared, *, limit: int | None = None) -> None:
@@ -84,10 +90,11 @@ def show_plan(out: Console, prepared: Prepared, *, limit: int | None = None) -> 
         ("per device", True),
     ]
     prefix = f"{select.strip('/')}/" if isinstance(select, str) else ""
-    shown = plan.arrays if limit is None else plan.arrays[:limit]
+    parameters = [array for array in plan.arrays if array.tree == "params"]
+    shown = parameters if limit is None else parameters[:limit]
     rows = [
         (
-            _source(array, prefix),
+            array.name,
             array.stored.dtype,
             format_shape(array.stored.shape),
             format_grid(array.source_grid),
@@ -98,9 +105,15 @@ def show_plan(out: Console, prepared: Prepared, *, limit: int | None = None) -> 
         )
         for array in shown
     ]
-    out.print(table(columns, rows))
-    if len(shown) < len(plan.arrays):
-        out.print(f"... and {len(plan.arrays) - len(shown)} more; `reexport plan` lists them all")
+    print_table(out, table(columns, rows))
+    if len(shown) < len(parameters):
+        out.print(f"... and {len(parameters) - len(shown)} more; `reexport plan` lists them all")
+    made = [array for array in shown if prefix + array.name != array.source_name]
+    if made:
+        out.print()
+        print_table(
+            out, table([("made by the mapping", False), ("from", False)], [(a.name, a.source_name) for a in made])
+        )
     out.print()
     out.print(
         f"{plural(len(plan.arrays), 'array')}, {format_bytes(plan.nbytes)} in {plural(len(plan.items), 'item')}; "
@@ -127,18 +140,15 @@ def _notes(prepared: Prepared) -> Iterator[str]:
         yield "not rewritten: " + _reasons(plan.dropped)
 
 
-def _source(array: TargetArray, prefix: str) -> str:
-    """An array's name, and where it comes from unless that is obvious."""
-    if array.tree == "carried":
-        return f"(carried) {array.name}"
-    return array.name if prefix + array.name == array.source_name else f"{array.name} <- {array.source_name}"
-
-
 def _reasons(dropped: Sequence[tuple[str, str]]) -> str:
     counts: dict[str, int] = {}
     for _, reason in dropped:
         counts[reason] = counts.get(reason, 0) + 1
     return "; ".join(f"{count} {'leaf' if count == 1 else 'leaves'} {reason}" for reason, count in counts.items())
+
+
+def _carried_fact(export: Export, carried: bool) -> list[tuple[str, str]]:
+    return [("carried", f"{format_uri(export.carried_uri)} (an Orbax checkpoint)")] if carried else []
 
 
 def show_result(out: Console, result: Result) -> None:
@@ -147,7 +157,11 @@ def show_result(out: Console, result: Result) -> None:
     if result.already_committed:
         out.print(f"Already committed as export {manifest.export}: nothing was written.")
     else:
-        out.print(f"Committed export {manifest.export}: {format_bytes(result.bytes_written)} written and verified.")
+        reused = result.plan.nbytes - result.bytes_written
+        shared = f"; {format_bytes(reused)} lay there already, verified" if reused else ""
+        out.print(
+            f"Committed export {manifest.export}: {format_bytes(result.bytes_written)} written and verified{shared}."
+        )
     out.print()
     seconds = ", ".join(f"{stage} {format_seconds(seconds)}" for stage, seconds in manifest.timings.items())
     _facts(
@@ -155,6 +169,7 @@ def show_result(out: Console, result: Result) -> None:
         [
             ("export", format_uri(result.export.uri)),
             ("parameters", f"{format_uri(result.export.parameters_uri)} (an Orbax checkpoint)"),
+            *_carried_fact(result.export, any(array.tree == "carried" for array in result.plan.arrays)),
             ("time", f"{format_seconds(result.seconds)}" + ("" if result.already_committed else f" ({seconds})")),
         ],
     )
@@ -178,7 +193,7 @@ def show_checkpoint(out: Console, checkpoint: SourceCheckpoint) -> None:
         for leaf in leaves
     ]
     rows += [("/".join(place.path), place.kind, "", "", "") for place in checkpoint.placeholders]
-    out.print(table(columns, rows))
+    print_table(out, table(columns, rows))
     out.print()
     out.print(f"{len(leaves):,} arrays, {format_bytes(sum(leaf.nbytes for leaf in leaves))}")
 
@@ -190,6 +205,7 @@ def show_export(out: Console, export: Export) -> None:
     facts = [
         ("export", f"{format_uri(export.uri)} (committed {manifest.created})"),
         ("parameters", f"{format_uri(export.parameters_uri)} (an Orbax checkpoint)"),
+        *_carried_fact(export, any(array.tree == "carried" for array in arrays)),
         ("source", f"{format_uri(source.uri)} ({source.format}, {source.version})"),
     ]
     for program in manifest.programs:
@@ -223,7 +239,7 @@ def show_export(out: Console, export: Export) -> None:
         )
         for array in arrays
     ]
-    out.print(table(columns, rows))
+    print_table(out, table(columns, rows))
     out.print()
     out.print(f"{len(arrays):,} arrays, {format_bytes(sum(array.stored.nbytes for array in arrays))}")
 
@@ -249,7 +265,7 @@ def show_signature(out: Console, signature: Signature) -> None:
         )
         for p in signature.parameters
     ]
-    out.print(table(columns, rows))
+    print_table(out, table(columns, rows))
 
 
 def show_compiled(out: Console, compiled: CompileResult) -> None:
