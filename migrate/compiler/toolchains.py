@@ -191,7 +191,7 @@ def _locked() -> Iterator[None]:
 def _download(version: str) -> None:
     """Put ``version`` into the cache. Raises :class:`ToolchainError`, and OSError where the disk refuses."""
     with tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=_folder()) as temporary:
-        command = [sys.executable, "-m", "pip", "download", f"libtpu=={version}", "--dest", temporary]
+        command = [sys.executable, "-P", "-m", "pip", "download", f"libtpu=={version}", "--dest", temporary]
         # our cache keeps the library, pip's would keep the wheel once more
         options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--no-input", "--progress-bar=off"]
         quiet = ["--quiet", "--disable-pip-version-check"]
