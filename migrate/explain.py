@@ -114,7 +114,7 @@ def _explain(
             "reexport explain --export EXPORT    names the parameter, if this came from an export's program",
         )
     else:
-        cause, stale = _cause_by_signature(mismatch, parameter, signature.fingerprint, installed)
+        cause, stale = _cause_by_signature(mismatch, parameter, signature, installed)
         cure = (
             (
                 f"reexport check {export}",
@@ -245,13 +245,15 @@ def _cause_of_shapes(old: ArrayShape, new: ArrayShape, *, whole: bool) -> str:
 
 
 def _cause_by_signature(
-    mismatch: Mismatch, parameter: ParameterSpec | None, fingerprint: Fingerprint, installed: Mapping[str, str]
+    mismatch: Mismatch, parameter: ParameterSpec | None, signature: Signature, installed: Mapping[str, str]
 ) -> tuple[str, bool]:
     """The likely cause, and whether the export is what has to change."""
     if parameter is None:
         return "the export's program has no such parameter: the message comes from another program", True
+    if moved := _other_shape(mismatch, parameter, signature):
+        return moved, True
     expected, found = (_fits(side.shape, parameter, mismatch) for side in (mismatch.expected, mismatch.found))
-    versions = stale_versions(fingerprint, installed)
+    versions = stale_versions(signature.fingerprint, installed)
     since = (
         f" Since then {' and '.join(versions)}."
         if versions
@@ -266,6 +268,30 @@ def _cause_by_signature(
     return (
         "neither side is what the export's signature says: executable and buffer are of other compiles." + since,
         True,
+    )
+
+
+_NAMES_SHOWN = 5
+
+
+def _other_shape(mismatch: Mismatch, parameter: ParameterSpec, signature: Signature) -> str:
+    """Words for a number whose parameter is no such array at all; empty if it is one, or nothing can be compared."""
+    shapes = [side.shape for side in (mismatch.expected, mismatch.found) if side.shape is not None]
+    wanted = {(shape.dtype, shape.dimensions) for shape in shapes}
+    if mismatch.is_global or not wanted or (parameter.shard.dtype, parameter.shard_shape) in wanted:
+        return ""
+    names = ["/".join((p.argument, *p.path)) for p in signature.parameters if (p.shard.dtype, p.shard_shape) in wanted]
+    if not names:
+        return (
+            "the export's program has no parameter whose shard has such a shape: the message comes from another "
+            "program, or from this one compiled for another mesh"
+        )
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return (
+        "the export's parameter of that number has another shape: the message comes from another program, or from a "
+        "jit that dropped unused arguments (keep_unused=False), which moves the numbers; parameters of that shape: "
+        + ", ".join(names[:_NAMES_SHOWN])
+        + more
     )
 
 

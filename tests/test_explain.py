@@ -136,6 +136,16 @@ def test_the_cause_from_an_exports_signature() -> None:
     assert "no layout to compare" in one(SPACE_NAMED.replace("parameter 3", "parameter 2482"), SIGNATURE).cause
 
 
+def test_numbers_that_have_moved() -> None:
+    small = dataclasses.replace(TABLE, path=("scale",), shape=(8,), shard_shape=(8,), major_to_minor=(0,))
+    moved = dataclasses.replace(SIGNATURE, parameters=(small, dataclasses.replace(TABLE, number=2483)))
+    cause = one(E0102, moved, installed=SAME).cause
+    assert "keep_unused=False" in cause
+    assert cause.endswith("parameters of that shape: params/embed/table")
+    none = one(E0102, dataclasses.replace(SIGNATURE, parameters=(small,)), installed=SAME)
+    assert "no parameter whose shard has such a shape" in none.cause
+
+
 PROVOKE = """
 import jax, jax.numpy as jnp, numpy as np
 from jax.experimental.layout import Format, Layout

@@ -57,6 +57,17 @@ def test_the_job_of_today_and_of_another_slice(exports: Exports, old_checkpoint:
     assert "The stored arrays are right" in done.stdout
 
 
+def test_an_export_is_a_side_of_a_diff(exports: Exports, old_checkpoint: Path, tmp_path: Path) -> None:
+    export = exports("small", "v5e:2x4").uri
+    job = write_job(small_job(old_checkpoint, tmp_path / "out"), tmp_path)
+    done = reexport("diff", export, job)
+    assert done.returncode == 0, done.stderr
+    assert "nothing to do: the signatures are equal" in done.stdout
+    refused = reexport("diff", export, job, "--a", "topology=v6e:2x4")
+    assert refused.returncode == 2
+    assert "only a job has a target" in refused.stderr
+
+
 def test_wrong_usage(exports: Exports, tmp_path: Path) -> None:
     assert reexport("check", exports("small", "v5e:2x4").uri, "--target", "topology=v6e:2x4").returncode == 2
     assert reexport("check", tmp_path).returncode == 1
