@@ -160,7 +160,9 @@ class Signature:
         try:
             return _adapter().validate_json(text)
         except ValueError as error:
-            raise ReexportError("not a signature", where=where, found=str(error).splitlines()[-1]) from error
+            # pydantic's first line counts problems, its last ones link to its site
+            lines = [line.strip() for line in str(error).splitlines()[1:] if "errors.pydantic.dev" not in line]
+            raise ReexportError("not a signature", where=where, found=": ".join(lines[:2])) from error
 
 
 @functools.cache

@@ -75,6 +75,8 @@ def test_other_json_is_an_error_that_names_the_file(text: str) -> None:
     with pytest.raises(ReexportError, match="not a signature") as caught:
         Signature.from_json(text, where="signature.json")
     assert caught.value.where == "signature.json"
+    assert caught.value.found
+    assert "pydantic.dev" not in caught.value.found
 
 
 def test_names_sizes_and_layouts() -> None:
