@@ -18,3 +18,9 @@ settings.load_profile("reexport")
 @pytest.fixture(scope="session")
 def repository() -> Path:
     return Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Whatever a test downloads does not go into the user's cache."""
+    os.environ["REEXPORT_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
