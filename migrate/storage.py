@@ -82,6 +82,8 @@ def kvstore_spec(uri: str) -> dict[str, Any]:
     )
 
 
+_MAX_RETRIES = 6
+"""Of a request to an object store; with TensorStore's doubling delays from one second, about a minute in all."""
 _contexts: dict[int, ts.Context] = {}
 _contexts_lock = threading.Lock()
 
@@ -97,7 +99,13 @@ def context(cache_bytes: int = 0) -> ts.Context:
     with _contexts_lock:
         if cache_bytes not in _contexts:
             _contexts[cache_bytes] = ts.Context(
-                {"cache_pool": {"total_bytes_limit": cache_bytes}, "file_io_sync": False}
+                {
+                    "cache_pool": {"total_bytes_limit": cache_bytes},
+                    "file_io_sync": False,
+                    # TensorStore's 32 retries with up to half a minute between them look like a hang
+                    "s3_request_retries": {"max_retries": _MAX_RETRIES},
+                    "gcs_request_retries": {"max_retries": _MAX_RETRIES},
+                }
             )
         return _contexts[cache_bytes]
 

@@ -76,7 +76,7 @@ CASES: dict[str, tuple[Edit, type[errors.ReexportError], list[str]]] = {
         ["/nowhere/checkpoint"],
     ),
     "not a checkpoint": (
-        lambda job, directory: set_("source", "path", to=str(directory))(job, directory),
+        set_("source", "path", to=str(Path(__file__).parent)),
         errors.UnknownFormatError,
         ["no known checkpoint format", "Orbax"],
     ),
@@ -204,7 +204,7 @@ def test_output_committed_with_another_identity(job: dict[str, Any], tmp_path: P
     with pytest.raises(errors.OutputConflictError) as caught:
         migrate.run(job)
     assert first.export.manifest.export in str(caught.value)
-    assert "mesh (('data', 2), ('model', 4))" in str(caught.value)
+    assert "mesh data=2 model=4 (now data=4 model=2)" in str(caught.value)
     assert migrate.open_export(job["output"]).uri == first.export.uri
 
     second = migrate.run(job, supersede=True)
