@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import shutil
 import tempfile
 import time
@@ -14,6 +13,7 @@ from typing import Any
 from migrate import export, failures, receipt, rewrite, storage
 from migrate.commit import CommitRequest, Work
 from migrate.config import Job
+from migrate.environment import installed_versions
 from migrate.errors import OutputConflictError, ReexportError, StorageError
 from migrate.execution import execute
 from migrate.export import Export, Paths
@@ -171,7 +171,7 @@ def _rewrite(paths: Paths, prepared: Prepared, reporter: Reporter) -> tuple[int,
             plan=plan,
             source=SourceRecord(source.uri, source.format, source.version, source.identity, source.step, source.item),
             programs=programs,
-            tools=_tool_versions(),
+            tools=installed_versions(_TOOLS),
             timings=prepared.timings,
             rewrite_began=time.time(),
         )
@@ -254,13 +254,3 @@ def _check_free_space(output: str, nbytes: int) -> None:
             found=f"{free_bytes:,} bytes free",
             remedy="free space at the output or choose another one",
         )
-
-
-def _tool_versions() -> dict[str, str]:
-    versions = {}
-    for name in _TOOLS:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
