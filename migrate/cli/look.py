@@ -22,6 +22,8 @@ def inspect(path: str, step: int | None, item: str | None, as_json: bool) -> Non
     from migrate.report import terminal
 
     if export.is_export(path):
+        if step is not None or item is not None:
+            raise click.UsageError("--step and --item choose in a checkpoint; this is an export")
         found = export.open_export(path)
         if as_json:
             print_json({"kind": "export", "uri": found.uri, **json.loads(MANIFEST.dump(found.manifest))})

@@ -87,10 +87,15 @@ class ConsoleReporter:
         elif items and time.monotonic() - self._last_line > _LINE_SECONDS:
             self._last_line = time.monotonic()
             seconds = time.monotonic() - self._began
-            left = seconds / nbytes * (self._nbytes - nbytes) if nbytes else 0.0
+            # the first items open everything; a guess from them would be far off
+            left = (
+                f", {format_seconds(seconds / nbytes * (self._nbytes - nbytes))} left"
+                if seconds > _LINE_SECONDS
+                else ""
+            )
             self._err.print(
                 f"rewriting {items}/{self._items} items, {format_bytes(nbytes)} of {format_bytes(self._nbytes)}, "
-                f"{format_bytes(nbytes / seconds)}/s, {format_seconds(left)} left"
+                f"{format_bytes(nbytes / seconds)}/s{left}"
             )
 
     def finished(self) -> None:

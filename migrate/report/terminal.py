@@ -108,7 +108,7 @@ def show_plan(out: Console, prepared: Prepared, *, limit: int | None = None) -> 
         ("shape", False),
         ("source chunks", False),
         ("target chunks", False),
-        ("order", False),
+        ("major to minor", False),
         ("bytes", True),
         ("per device", True),
     ]
@@ -246,7 +246,7 @@ def show_export(out: Console, export: Export) -> None:
         ("dtype", False),
         ("shape", False),
         ("chunks", False),
-        ("order", False),
+        ("major to minor", False),
         ("bytes", True),
         ("digest", False),
     ]

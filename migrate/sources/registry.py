@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+from migrate import storage
 from migrate.errors import CheckpointNotFoundError, CorruptCheckpointError, UnknownFormatError
 from migrate.sources import steps
 from migrate.sources.base import MissingChunks, SourceCheckpoint, SourceFormat
@@ -66,7 +67,10 @@ def open_checkpoint(
         where=place.uri,
         expected="; ".join(f"{known.name}: {known.looks_for}" for known in FORMATS),
         found="a file" if place.is_file else place.looked_at(),
-        remedy="give the path of the checkpoint itself, or of the directory that holds its steps",
+        remedy="this is an output of reexport: `reexport inspect` shows it, and the directories in its params/ are "
+        "checkpoints"
+        if storage.exists(place.uri, "LATEST")
+        else "give the path of the checkpoint itself, or of the directory that holds its steps",
     )
 
 
