@@ -53,11 +53,29 @@ class Source(Section):
 
 
 class ProgramConfig(Section):
-    """The model code."""
+    """The model: its code, or what `jax.export` saved of it."""
 
-    entry: str = Field(description="`package.module:function`; it takes a mesh and returns a `migrate.Program`.")
+    entry: str | None = Field(
+        None, description="`package.module:function`; it takes a mesh and returns a `migrate.Program`."
+    )
     arguments: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of the entry.")
+    exported: str | None = Field(
+        None, min_length=1, description="Instead of an entry: a `jax.export` artifact, or an export that holds one."
+    )
+    parameters: int = Field(0, ge=0, description="Of a bare artifact: the argument that the checkpoint fills.")
+    donated: tuple[Annotated[int, Field(ge=0)], ...] = Field((), description="Of a bare artifact: donated arguments.")
     name: str = Field("main", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="Name of the program in the export.")
+
+    @property
+    def origin(self) -> str:
+        """Where the model comes from, in the job's words."""
+        return self.entry or self.exported or ""
+
+    @pydantic.model_validator(mode="after")
+    def _one_origin(self) -> ProgramConfig:
+        if (self.entry is None) == (self.exported is None):
+            raise ValueError("should have one of the keys entry, exported")
+        return self
 
 
 class Target(Section):
@@ -162,6 +180,9 @@ def job_from_mapping(document: dict[str, Any], *, base: Path | None = None, wher
     return job.model_copy(
         update={
             "source": job.source.model_copy(update={"path": _absolute(job.source.path, folder)}),
+            "program": job.program.model_copy(
+                update={"exported": job.program.exported and _absolute(job.program.exported, folder)}
+            ),
             "output": _absolute(job.output, folder),
             "python_path": (str(folder), *(str(folder / path) for path in job.python_path)),
         }

@@ -234,7 +234,7 @@ def _store_program(paths: Paths, prepared: Prepared) -> ProgramRecord:
         storage.write(directory, name, data)
     return ProgramRecord(
         name=job.program.name,
-        entry=job.program.entry,
+        entry=job.program.origin,
         fingerprint=compiled.signature.fingerprint,
         files={name: FileRecord.of(data) for name, data in contents.items()},
     )

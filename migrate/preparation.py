@@ -130,7 +130,7 @@ def prepare(job: Job, directory: Path, reporter: Reporter | None = None) -> Prep
         checkpoint = open_source(job)
         check_select(checkpoint.leaves, job.source.select)
     with _timed(timings, "compile"):
-        reporter.stage("compiling", f"{job.program.entry} for {job.target.topology}")
+        reporter.stage("compiling", f"{job.program.origin} for {job.target.topology}")
         compiled = compiler.compile_program(job, directory)
     with _timed(timings, "plan"):
         mapping = match(

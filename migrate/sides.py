@@ -73,7 +73,7 @@ def _refuse(settings: Sequence[str], text: str, where: str) -> None:
 
 def _compiled(text: str, settings: Sequence[str], where: str, reporter: Reporter) -> Side:
     job = override_target(as_job(text), settings, where=where)
-    reporter.stage("compiling", f"{job.program.entry} for {job.target.topology}")
+    reporter.stage("compiling", f"{job.program.origin} for {job.target.topology}")
     with compile_directory() as directory:
         signature = compiler.compile_program(job, directory).signature
     limit = min(job.rewrite.max_chunk_bytes, job.rewrite.max_item_bytes)

@@ -49,6 +49,8 @@ class ParameterSpec:
     """JAX memory kind of the buffer."""
     is_weight: bool = False
     """Whether it belongs to the argument that a checkpoint fills; the others are given at each call."""
+    donated: bool = False
+    """Whether the program's results may reuse its buffer."""
 
     @property
     def name(self) -> str:

@@ -4,6 +4,7 @@
 - :mod:`worker` is that subprocess; :mod:`request` holds what the two tell each other through files.
 - :mod:`toolchains` provides versions of libtpu; :mod:`flags` checks the flags that a target sets. No jax.
 - :mod:`topology` and :mod:`mesh` turn the target's names into devices and a mesh.
+- :mod:`saved` makes a program of a ``jax.export`` artifact instead of the model's code.
 - :mod:`arguments` checks the program's abstract arguments, leaf by leaf.
 - :mod:`aot` lowers, compiles and exports them; :mod:`describe` reads the signature off the result.
 - :mod:`executable` stores a compiled program as bytes.

@@ -26,6 +26,8 @@ class AbstractLeaf:
     """Name of the argument it belongs to."""
     is_weight: bool
     """Whether that argument is the one a checkpoint fills."""
+    is_donated: bool
+    """Whether the results may reuse its buffer."""
     path: tuple[str, ...]
     """Tree path inside the argument."""
     sequence_levels: tuple[bool, ...]
@@ -72,6 +74,7 @@ def abstract_leaves(program: Program, mesh: Mesh) -> list[AbstractLeaf]:
             AbstractLeaf(
                 argument=names[number],
                 is_weight=number == program.parameters,
+                is_donated=number in program.donated,
                 path=path,
                 sequence_levels=tuple(isinstance(key, SequenceKey) for key in keys[1:]),
                 shape=tuple(value.shape),

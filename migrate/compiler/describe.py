@@ -56,6 +56,7 @@ def _parameter_spec(number: int, leaf: AbstractLeaf, format_: Format) -> Paramet
         element_bits=element_bits,
         memory_kind=_memory_kind(leaf),
         is_weight=leaf.is_weight,
+        donated=leaf.is_donated,
     )
 
 

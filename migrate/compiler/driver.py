@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from migrate import errors
-from migrate.compiler import flags, toolchains
+from migrate.compiler import flags, saved, toolchains
 from migrate.compiler.request import REQUEST_FILE, RESULT_FILE, Request
 from migrate.compiler.toolchains import Toolchain
 from migrate.compiler.topology import cpu_devices
@@ -133,6 +133,8 @@ def _compile(job: Job, directory: Path, toolchain: Toolchain | None, inherited: 
     environment = worker_environment(job.target.topology, toolchain, inherited)
     directory.mkdir(parents=True, exist_ok=True)
     request, result, log = (directory / name for name in (REQUEST_FILE, RESULT_FILE, LOG_FILE))
+    if job.program.exported is not None:
+        saved.fetch(job.program, directory)
     libtpu = toolchain.version if toolchain else ""
     request.write_text(Request(job.program, job.target, job.python_path, libtpu, inherited).to_json())
     result.unlink(missing_ok=True)  # of an earlier run in the same directory

@@ -19,6 +19,7 @@ from migrate.compiler import aot, describe, executable
 from migrate.compiler.arguments import abstract_leaves
 from migrate.compiler.mesh import build_mesh
 from migrate.compiler.request import RESULT_FILE, Request
+from migrate.compiler.saved import saved_program
 from migrate.compiler.topology import cpu_devices, open_devices
 from migrate.errors import ReexportError
 from migrate.manifest import EXECUTABLE_FILE, EXPORTED_FILE
@@ -35,7 +36,11 @@ def compile_here(request: Request, directory: Path) -> str:
     clock = _Clock()
     mesh = build_mesh(open_devices(target.topology), target.mesh)
     clock.lap("topology and mesh")
-    program = resolve(config.entry, mesh, config.arguments, request.python_path)
+    platform = "tpu" if cpu_devices(target.topology) is None else "cpu"
+    if config.entry is not None:
+        program = resolve(config.entry, mesh, config.arguments, request.python_path)
+    else:
+        program = saved_program(config, directory, mesh, platform)
     leaves = abstract_leaves(program, mesh)
     clock.lap("program resolved")
     lowered = aot.lower(program, mesh, leaves, target.layout)
@@ -50,7 +55,6 @@ def compile_here(request: Request, directory: Path) -> str:
     )
     (directory / EXECUTABLE_FILE).write_bytes(executable.dump(compiled, mesh))
     clock.lap("executable written")
-    platform = "tpu" if cpu_devices(target.topology) is None else "cpu"
     (directory / EXPORTED_FILE).write_bytes(aot.export_program(program, mesh, leaves, platform))
     clock.lap("export written")
     return signature.to_json()
