@@ -59,17 +59,15 @@ def plan(job: str, as_json: bool) -> None:
 @json_option
 def compile_(job: str, output: str | None, as_json: bool) -> None:
     """Compile a job's program for its target and show what the executable expects of every parameter."""
-    from migrate.compiler import compile_program
     from migrate.manifest import SIGNATURE_FILE
-    from migrate.preparation import as_job, compile_directory
+    from migrate.preparation import compile_directory, compile_program
     from migrate.report import terminal
 
-    loaded = as_job(job)
     if output and Path(output).exists() and not Path(output).is_dir():
         raise ConfigError("the output of a compile is a directory", where="--output", found=f"a file, {output}")
     with compile_directory() as temporary:
         directory = Path(output) if output else temporary
-        compiled = compile_program(loaded, directory)
+        compiled = compile_program(job, directory)
         text = compiled.signature.to_json()
         if output:
             (directory / SIGNATURE_FILE).write_text(text)

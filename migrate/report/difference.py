@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from migrate.report.terminal import print_table
+from migrate.report.terminal import TextTable, print_table, table
 from migrate.report.text import format_bytes, format_shape, plural
 
 if TYPE_CHECKING:
@@ -70,15 +69,15 @@ def _pairs(pairs: tuple[tuple[str, object], ...]) -> str:
     return ", ".join(f"{name}={value}" for name, value in pairs) or "none"
 
 
-def _parameters(difference: Difference) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for heading in ("parameter", "changed", "A -> B, one device's shard in XLA's terms"):
-        table.add_column(heading, overflow="fold")
-    table.add_column("per device", justify="right")
-    table.add_column("stored array")
-    for change in difference.parameters:
-        table.add_row(*(Text(cell) for cell in _row(change)))
-    return table
+def _parameters(difference: Difference) -> TextTable:
+    columns = [
+        ("parameter", False),
+        ("changed", False),
+        ("A -> B, one device's shard in XLA's terms", False),
+        ("per device", True),
+        ("stored array", False),
+    ]
+    return table(columns, map(_row, difference.parameters))
 
 
 def _row(change: ParameterChange) -> tuple[str, ...]:
@@ -100,11 +99,7 @@ def _sharding(parameter: ParameterSpec) -> str:
     return ",".join("+".join(axes) or "-" for axes in parameter.partition)
 
 
-def _sums(difference: Difference) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("on each device")
-    for heading in ("A", "B"):
-        table.add_column(heading, justify="right")
+def _sums(difference: Difference) -> TextTable:
     before, after = difference.before, difference.after
     rows = [
         ("all parameters", before.device_bytes, after.device_bytes),
@@ -112,6 +107,5 @@ def _sums(difference: Difference) -> Table:
         ("temporary", before.memory.temporary_bytes, after.memory.temporary_bytes),
         ("code", before.memory.code_bytes, after.memory.code_bytes),
     ]
-    for name, old, new in rows:
-        table.add_row(name, format_bytes(old), format_bytes(new))
-    return table
+    columns = [("on each device", False), ("A", True), ("B", True)]
+    return table(columns, [(name, format_bytes(old), format_bytes(new)) for name, old, new in rows])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,8 +10,6 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
 from rich.text import Text
 
 from migrate.report.text import format_bytes, format_grid, format_seconds, format_shape, format_uri, plural
@@ -63,16 +62,13 @@ def _padded(text: str, width: int, number: bool) -> str:
 
 
 def table(columns: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]]) -> TextTable:
-    """A table of (heading, is a number) columns; every cell is literal text."""
-    return TextTable(columns, [tuple(row) for row in rows])
+    """A table of (heading, is a number) columns; every cell is literal text, of one or several lines."""
+    lines = (itertools.zip_longest(*(cell.split("\n") for cell in row), fillvalue="") for row in rows)
+    return TextTable(columns, [line for row in lines for line in row])
 
 
-def print_table(out: Console, table: TextTable | Table) -> None:
+def print_table(out: Console, table: TextTable) -> None:
     """Print a table at its natural width: a narrow terminal wraps whole lines, which beats cells cut in pieces."""
-    if isinstance(table, Table):
-        width = Measurement.get(out, out.options.update(max_width=_PIPED_WIDTH), table).maximum
-        out.print(table, width=width, no_wrap=True, overflow="ignore", crop=False)
-        return
     heading, *rows = table.lines()
     out.print(Text(heading, style="bold"), soft_wrap=True)
     out.file.write("".join(f"{row}\n" for row in rows))
