@@ -50,10 +50,9 @@ def groups(inner: Shape, outer: Shape) -> list[tuple[Shape, Shape]]:
 
 def runs(box: Box, shape: Shape) -> list[tuple[int, int]]:
     """The (start, stop) flat C-order intervals that ``box`` of an array of ``shape`` consists of, ascending."""
-    # behind the last dimension that the box cuts, everything is contiguous
-    cut = max((d for d, (extent, whole) in enumerate(zip(box.shape, shape, strict=True)) if extent != whole), default=0)
     if not shape:
         return [(0, 1)]
+    cut = _last_cut(box, shape)
     behind = math.prod(shape[cut + 1 :])
     length = box.shape[cut] * behind
     strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
@@ -63,6 +62,18 @@ def runs(box: Box, shape: Shape) -> list[tuple[int, int]]:
         (start, start + length)
         for start in (sum(i * s for i, s in zip(index, strides[:cut], strict=True)) + first for index in leading)
     ]
+
+
+def count_runs(box: Box, shape: Shape) -> int:
+    """How many intervals :func:`runs` would give."""
+    return math.prod(box.shape[: _last_cut(box, shape)])
+
+
+def _last_cut(box: Box, shape: Shape) -> int:
+    """The last dimension that the box does not take whole, or 0; behind it everything is contiguous."""
+    return max(
+        (d for d, (extent, whole) in enumerate(zip(box.shape, shape, strict=True)) if extent != whole), default=0
+    )
 
 
 def boxes_of_run(start: int, stop: int, shape: Shape) -> list[Box]:

@@ -84,7 +84,7 @@ class ReshapedView:
             stop = taken + len(outer)
             parts.append((outer, Box(box.start[taken:stop], box.stop[taken:stop]), inner))
             taken = stop
-        pieces = math.prod(_count_runs(part, outer) for outer, part, _ in parts)
+        pieces = math.prod(reshape.count_runs(part, outer) for outer, part, _ in parts)
         if pieces <= _MAX_PIECES:
             self._fill_from_pieces(result, parts)
             return
@@ -129,11 +129,6 @@ class ReshapedView:
     def to_json(self) -> dict[str, object]:
         """The view's description."""
         return {"view": "reshape", "shape": list(self.shape), "of": self.inner.to_json()}
-
-
-def _count_runs(box: Box, shape: Shape) -> int:
-    cut = max((d for d, (extent, whole) in enumerate(zip(box.shape, shape, strict=True)) if extent != whole), default=0)
-    return math.prod(box.shape[:cut])
 
 
 def _flat(index: Shape, shape: Shape) -> int:
