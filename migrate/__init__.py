@@ -7,7 +7,7 @@ layout, box     XLA shapes with layouts and their device bytes; boxes and grids 
 signature       what an executable expects of every parameter, and the difference of two  (pure)
 zarr            how an array lies in an export                                            (pure)
 topologies      names of TPU slices, and what such a slice has                             (pure)
-rules, config   job files: the mapping rules, and all the rest
+rules, layout_rules, config    job files: the mapping rules, the layout policies, and all the rest
 storage         files and objects through TensorStore; conditional writes
 local_files     small files on a local disk, whole and durable
 sources/        old checkpoint -> leaves that are read box by box
@@ -17,6 +17,7 @@ mapping         which leaf fills which parameter, and how: applies the rules
 transforms      what each rule makes of an array
 views, cast     arrays computed from other arrays, box by box
 reshape         boxes of a reshaped array                                                 (pure)
+content         a digest of what an array holds, whatever its chunks                      (pure)
 planner         storage grids, and items of bounded bytes                                 (pure)
 rewrite         one item -> chunks on storage and a receipt                    \\
 verify          read back and compare                                           | called by pipelines/

@@ -6,7 +6,7 @@ import difflib
 import re
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import pydantic
 import yaml
@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from migrate import storage
 from migrate.errors import ConfigError
+from migrate.layout_rules import CopiedLayout, LayoutRule, Policy
 from migrate.rules import RULES, Rule, Section
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -65,6 +66,12 @@ class ProgramConfig(Section):
     parameters: int = Field(0, ge=0, description="Of a bare artifact: the argument that the checkpoint fills.")
     donated: tuple[Annotated[int, Field(ge=0)], ...] = Field((), description="Of a bare artifact: donated arguments.")
     name: str = Field("main", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="Name of the program in the export.")
+    primary: bool = Field(
+        False,
+        description="Of several programs: the one that chooses the layouts of what they share; default: the first.",
+    )
+    layout: Policy | None = Field(None, description="This program's layout policy; default: the target's.")
+    layouts: tuple[LayoutRule, ...] = Field((), description="Policies by parameter, before those of the target.")
 
     @property
     def origin(self) -> str:
@@ -94,9 +101,15 @@ class Target(Section):
         pattern=r"^\d+(\.\d+){1,4}$",
         description="Version of libtpu that compiles; default: the installed one. Downloaded when it is first used.",
     )
-    layout: Literal["auto", "default"] = Field(
-        "auto", description="`auto`: XLA chooses the layouts; `default`: those of `jax.device_put`."
+    layout: Policy = Field(
+        "auto",
+        description="`auto`: XLA chooses the layouts; `default`: those of `jax.device_put`; `auto-bounded`: XLA "
+        "chooses, but nothing that is padded above max_padding; `{pinned: PATH}`: those of another signature.",
     )
+    max_padding: float = Field(
+        2, ge=1, allow_inf_nan=False, description="Of `auto-bounded`: device bytes of a shard over its bytes unpadded."
+    )
+    layouts: tuple[LayoutRule, ...] = Field((), description="Policies by parameter; the first that matches decides.")
 
 
 class Compile(Section):
@@ -119,7 +132,9 @@ class Job(Section):
     """One checkpoint to re-export for one target."""
 
     source: Source
-    program: ProgramConfig
+    programs: tuple[ProgramConfig, ...] = Field(
+        description="The model's programs; a job file may say `program` instead, with one."
+    )
     target: Target
     output: str = Field(
         min_length=1, description="Directory or URI that receives the export; relative paths start at the job file."
@@ -130,6 +145,43 @@ class Job(Section):
     python_path: tuple[str, ...] = Field(
         (), description="Directories searched for the entry's module, after the job file's own."
     )
+
+    @property
+    def program(self) -> ProgramConfig:
+        """The primary program: it chooses the layouts of the parameters that several programs share."""
+        return next((program for program in self.programs if program.primary), self.programs[0])
+
+    @property
+    def secondary_programs(self) -> tuple[ProgramConfig, ...]:
+        """The other programs, in the job's order."""
+        return tuple(program for program in self.programs if program is not self.program)
+
+    def only(self, program: ProgramConfig) -> Job:
+        """The same job with one program."""
+        return self.model_copy(update={"programs": (program,)})
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _one_program_is_a_list(cls, document: Any) -> Any:
+        if not isinstance(document, dict) or "program" not in document:
+            return document
+        if "programs" in document:
+            raise ValueError("should have one of the keys program, programs")
+        return {
+            ("programs" if key == "program" else key): [value] if key == "program" else value
+            for key, value in document.items()
+        }
+
+    @pydantic.model_validator(mode="after")
+    def _programs_differ(self) -> Job:
+        if not self.programs:
+            raise ValueError("should have at least one program")
+        names = [program.name for program in self.programs]
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"should give programs names of their own; {', '.join(repeated)} is given more than once")
+        if sum(program.primary for program in self.programs) > 1:
+            raise ValueError("should have one primary program at most")
+        return self
 
 
 def load_job(path: str | Path) -> Job:
@@ -175,31 +227,56 @@ def job_from_mapping(document: dict[str, Any], *, base: Path | None = None, wher
     try:
         job = Job.model_validate(document)
     except pydantic.ValidationError as error:
-        raise _config_error(error, where) from None
+        raise _config_error(error, where, one_program="program" in document) from None
     folder = (base or Path()).absolute()
     return job.model_copy(
         update={
             "source": job.source.model_copy(update={"path": _absolute(job.source.path, folder)}),
-            "program": job.program.model_copy(
-                update={"exported": job.program.exported and _absolute(job.program.exported, folder)}
+            "programs": tuple(
+                _with_absolute_layouts(program, folder).model_copy(
+                    update={"exported": program.exported and _absolute(program.exported, folder)}
+                )
+                for program in job.programs
             ),
+            "target": _with_absolute_layouts(job.target, folder),
             "output": _absolute(job.output, folder),
             "python_path": (str(folder), *(str(folder / path) for path in job.python_path)),
         }
     )
 
 
+_HasLayouts = TypeVar("_HasLayouts", ProgramConfig, Target)
+
+
+def _with_absolute_layouts(section: _HasLayouts, folder: Path) -> _HasLayouts:
+    """``section`` with the paths of its pinned layouts made absolute."""
+
+    def absolute(policy: Any) -> Any:
+        return CopiedLayout(pinned=_absolute(policy.pinned, folder)) if isinstance(policy, CopiedLayout) else policy
+
+    changed: dict[str, Any] = {}
+    if isinstance(section.layout, CopiedLayout):
+        changed["layout"] = absolute(section.layout)
+    if section.layouts:
+        changed["layouts"] = tuple(
+            rule.model_copy(update={"layout": absolute(rule.layout)}) for rule in section.layouts
+        )
+    return section.model_copy(update=changed)
+
+
 def _absolute(uri: str, folder: Path) -> str:
     return storage.normalise(str(folder / uri) if "://" not in uri and not uri.startswith("~") else uri)
 
 
-def _config_error(error: pydantic.ValidationError, where: str) -> ConfigError:
+def _config_error(error: pydantic.ValidationError, where: str, *, one_program: bool) -> ConfigError:
     problems = error.errors(include_url=False)
     keys = [_key(problem["loc"]) for problem in problems]
-    texts = [f"{key}: {_problem(problem)}" for key, problem in zip(keys, problems, strict=True)]
+    if one_program:
+        keys = [re.sub(r"^programs\[0\]", "program", key) for key in keys]
+    texts = [_problem(key, problem) for key, problem in zip(keys, problems, strict=True)]
     return ConfigError(
         texts[0] if len(texts) == 1 else f"{len(texts)} keys of the job cannot be used",
-        where=f"{where}: {', '.join(keys)}",
+        where=f"{where}: {', '.join(keys)}".removesuffix(": "),
         found="\n    ".join(["", *texts]) if len(texts) > 1 else None,
         remedy="docs/jobs.md describes every key",
     )
@@ -217,16 +294,16 @@ def _key(location: tuple[int | str, ...]) -> str:
     return text
 
 
-def _problem(problem: ErrorDetails) -> str:
+def _problem(key: str, problem: ErrorDetails) -> str:
     """What is wrong with one key, in the words of a job file."""
     if problem["type"] == "missing":
-        return "is missing"
+        return f"{key}: is missing" if key != "programs" else "program: is missing"
     if problem["type"] == "extra_forbidden":
         known = _fields_at(problem["loc"])
         close = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
-        return "is unknown; " + (f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}")
+        return f"{key}: is unknown; " + (f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}")
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return f"{message}, not {problem['input']!r}"
+    return f"{key}: {message}, not {problem['input']!r}" if key else f"a job {message}"
 
 
 def _fields_at(location: tuple[int | str, ...]) -> list[str]:
@@ -237,4 +314,5 @@ def _fields_at(location: tuple[int | str, ...]) -> list[str]:
             continue
         field = model.model_fields.get(part)
         model = field.annotation if field is not None else RULES[str(part)]
-    return list(model.model_fields)
+        model = next(iter(get_args(model)), model)  # of a tuple of sections
+    return [*model.model_fields, *(["program"] if model is Job else [])]
