@@ -101,6 +101,15 @@ class Target(Section):
         pattern=r"^\d+(\.\d+){1,4}$",
         description="Version of libtpu that compiles; default: the installed one. Downloaded when it is first used.",
     )
+    jax: str | None = Field(
+        None,
+        pattern=r"^\d+(\.\d+){2,3}$",
+        description="Version of jax that compiles, with the libtpu of its time; default: the installed one. Put into an "
+        "environment of its own when it is first used.",
+    )
+    python: str | None = Field(
+        None, min_length=1, description="Interpreter that compiles, with the jax, jaxlib and libtpu installed for it."
+    )
     layout: Policy = Field(
         "auto",
         description="`auto`: XLA chooses the layouts; `default`: those of `jax.device_put`; `auto-bounded`: XLA "
@@ -111,11 +120,29 @@ class Target(Section):
     )
     layouts: tuple[LayoutRule, ...] = Field((), description="Policies by parameter; the first that matches decides.")
 
+    @pydantic.model_validator(mode="after")
+    def _one_jax(self) -> Target:
+        if self.jax is not None and self.python is not None:
+            raise ValueError("should have at most one of the keys jax, python")
+        return self
+
 
 class Compile(Section):
     """Bounds of the compile subprocess."""
 
     timeout_seconds: float = Field(3600, gt=0, description="The compile is ended after this many seconds.")
+    memory_bytes: Bytes = Field(
+        1 << 30, description="What one compile is expected to need; so many run at once as fit into memory."
+    )
+    max_memory_bytes: Bytes | None = Field(
+        None, description="The compile is ended when its resident memory passes this; default: no limit."
+    )
+    cache: bool | Annotated[str, Field(min_length=1)] = Field(
+        True, description="Directory or URI of the compile cache; `true`: the user's own, `false`: none."
+    )
+    cache_max_bytes: Bytes = Field(
+        10 << 30, description="A cache on a local disk that grows above this evicts what was not used for longest."
+    )
 
 
 class Rewrite(Section):
@@ -238,7 +265,12 @@ def job_from_mapping(document: dict[str, Any], *, base: Path | None = None, wher
                 )
                 for program in job.programs
             ),
-            "target": _with_absolute_layouts(job.target, folder),
+            "target": _with_absolute_layouts(job.target, folder).model_copy(
+                update={"python": job.target.python and _absolute(job.target.python, folder)}
+            ),
+            "compile": job.compile.model_copy(
+                update={"cache": _absolute(job.compile.cache, folder)} if isinstance(job.compile.cache, str) else {}
+            ),
             "output": _absolute(job.output, folder),
             "python_path": (str(folder), *(str(folder / path) for path in job.python_path)),
         }
