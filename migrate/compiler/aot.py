@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -12,10 +12,14 @@ from jax.sharding import Mesh
 
 from migrate.compiler.arguments import AbstractLeaf
 from migrate.compiler.failures import compile_failure, trace_failure
+from migrate.compiler.plain_trees import plain_function, plain_tree
 from migrate.errors import ProgramError
 from migrate.program import Program
 
 Policy = Literal["auto", "default"]
+
+# jax.export's words on trees that it cannot write
+_NOT_SERIALIZABLE = ("unregistered type", "only for dictionaries with string keys")
 
 
 def lower(program: Program, mesh: Mesh, leaves: Sequence[AbstractLeaf], policy: Policy) -> jax.stages.Lowered:
@@ -60,27 +64,38 @@ def compile_lowered(
 def export_program(program: Program, mesh: Mesh, leaves: Sequence[AbstractLeaf], platform: str) -> bytes:
     """The portable ``jax.export`` artifact: StableHLO with shardings, without layouts or a compiler's output.
 
-    Raises :class:`ProgramError` if the program cannot be exported, or its trees hold node types that are not
-    registered for serialization.
+    Where its trees hold node types that are not registered for serialization, such as Flax NNX's, or keys that are not
+    texts, the artifact's have plain containers in their place.
+
+    Raises :class:`ProgramError` if the program cannot be exported.
     """
-    jitted = jax.jit(
-        program.function,
-        in_shardings=_unflatten(program, [leaf.sharding for leaf in leaves]),
-        donate_argnums=program.donated,
-        keep_unused=True,
-    )
+    structs = _unflatten(program, [leaf.struct for leaf in leaves])
+    shardings = _unflatten(program, [leaf.sharding for leaf in leaves])
     try:
         with jax.set_mesh(mesh):
-            structs = _unflatten(program, [leaf.struct for leaf in leaves])
-            return bytes(jax.export.export(jitted, platforms=[platform])(*structs).serialize())
+            try:
+                return _exported(program.function, structs, shardings, program.donated, platform)
+            except (TypeError, ValueError) as error:
+                if not any(words in str(error) for words in _NOT_SERIALIZABLE):
+                    raise
+            plain = plain_function(program.function, structs)
+            return _exported(
+                plain, *(tuple(map(plain_tree, trees)) for trees in (structs, shardings)), program.donated, platform
+            )
     except Exception as error:  # ValueError for unregistered nodes and unstable custom calls, and what they wrap
         raise ProgramError(
             "the program cannot be written as a jax.export artifact",
             where="Program",
             found=f"{type(error).__name__}: {error}"[:2000],
-            remedy="register custom tree nodes with jax.export.register_pytree_node_serialization (or "
-            "register_namedtuple_serialization) in the model's module; give dicts string keys",
+            remedy="jax.export says in its documentation which programs it can write",
         ) from error
+
+
+def _exported(
+    function: Callable[..., Any], structs: Any, shardings: Any, donated: tuple[int, ...], platform: str
+) -> bytes:
+    jitted = jax.jit(function, in_shardings=shardings, donate_argnums=donated, keep_unused=True)
+    return bytes(jax.export.export(jitted, platforms=[platform])(*structs).serialize())
 
 
 def _format(leaf: AbstractLeaf, policy: Policy) -> Any:

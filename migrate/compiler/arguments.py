@@ -59,7 +59,7 @@ def abstract_leaves(program: Program, mesh: Mesh) -> list[AbstractLeaf]:
     taken: set[tuple[str, ...]] = set()
     for keys, value in _flat(program):
         number = keys[0].idx
-        path = tuple(_key_text(key) for key in keys[1:])
+        path = tuple(key_text(key) for key in keys[1:])
         where = "/".join((names[number], *path))
         if (names[number], *path) in taken:
             raise ProgramError(
@@ -115,7 +115,8 @@ def _argument_names(program: Program) -> list[str]:
     return positional[: len(names)] + names[len(positional) :]
 
 
-def _key_text(key: Any) -> str:
+def key_text(key: Any) -> str:
+    """A key of a tree path as text: ``w`` for ``['w']`` and ``.w``, ``0`` for ``[0]``."""
     match key:
         case DictKey() | FlattenedIndexKey():
             return str(key.key)

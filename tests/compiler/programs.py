@@ -209,9 +209,7 @@ class Box:
 jax.tree_util.register_pytree_node(Box, lambda box: ((box.content,), None), lambda _, children: Box(*children))
 
 
-def integer_keys(mesh: Mesh) -> Program:
-    return Program(_first, ({1: _struct(mesh, (8,))},))
-
-
-def unregistered_node(mesh: Mesh) -> Program:
-    return Program(_first, (Box(_struct(mesh, (8,))),))
+def library_tree(mesh: Mesh) -> Program:
+    """A tree as model libraries have them: nodes of their own, and numbers as keys, more than ten of them."""
+    layers = {number: {"w": _struct(mesh, (8, number + 1))} for number in range(12)}
+    return Program(_first, ({"layers": layers, "list": [_struct(mesh, (8,)), Box(_struct(mesh, (4,)))]},))

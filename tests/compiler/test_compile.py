@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from migrate.compiler import CompileResult, compile_program
-from migrate.config import Job
+from migrate.config import Job, ProgramConfig
 from migrate.demo.model import Sizes
 from migrate.signature import HOST_MEMORY_SPACE, ParameterSpec, Signature, diff
 
@@ -138,6 +138,16 @@ def test_donated_cache_is_updated_in_place(run_script: Callable[..., Any]) -> No
     found = run_script("donation.py", "v5e:2x4")
     assert found["inputs"] == found["outputs"]
     assert found["aliased_bytes"] >= found["cache_bytes"] > 0
+
+
+def test_trees_of_a_model_library_become_plain_in_the_export(make_job: MakeJob, tmp_path: Path) -> None:
+    result = compile_program(make_job("library_tree", topology="cpu:8"), tmp_path / "code")
+    job = make_job(topology="cpu:8").only(ProgramConfig(exported=str(result.exported)))
+    again = compile_program(job, tmp_path / "saved")
+    assert [(p.path, p.sequence_levels, p.shard) for p in again.signature.parameters] == [
+        (p.path, p.sequence_levels, p.shard) for p in result.signature.parameters
+    ]
+    assert result.signature.parameters[2].path == ("layers", "2", "w")
 
 
 @pytest.mark.parametrize("entry", ["trees", "pallas"])
