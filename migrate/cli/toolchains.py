@@ -24,8 +24,7 @@ def toolchains(context: click.Context, as_json: bool) -> None:
     from migrate.compiler import toolchains as known
     from migrate.report import targets, terminal
 
-    here = known.installed()
-    found = [*([here] if here else []), *known.cached()]
+    found = known.available()
     if as_json:
         print_json(
             {

@@ -86,7 +86,13 @@ def cached() -> list[Toolchain]:
         for library in _folder().glob(f"[0-9]*/{_LIBRARY_FILE}")
         if _is_version(library.parent.name)
     ]
-    return sorted(found, key=lambda toolchain: _numbers(toolchain.version))
+    return sorted(found, key=lambda toolchain: numbers(toolchain.version))
+
+
+def available() -> list[Toolchain]:
+    """The versions that are here: the installed one, and the downloaded ones."""
+    here = installed()
+    return [*([here] if here else []), *cached()]
 
 
 def select(target: Target) -> Toolchain | None:
@@ -125,7 +131,7 @@ def provide(version: str) -> Toolchain:
     library = _folder() / version / _LIBRARY_FILE
     if not library.is_file():
         try:
-            with _locked():
+            with locked(_folder()):
                 if not library.is_file():
                     _download(version)
         except OSError as error:
@@ -148,21 +154,31 @@ def remove(version: str) -> int:
             remedy="an installed libtpu is removed with pip",
         )
     library = found[version].library
-    with _locked(), tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=_folder()) as temporary:
+    with locked(_folder()), unfinished(_folder()) as temporary:
         if not library.is_file():  # another process was faster
             return 0
         nbytes = library.stat().st_size
-        library.parent.rename(Path(temporary) / version)  # first, so that nobody sees half a version
+        library.parent.rename(temporary / version)  # first, so that nobody sees half a version
         return nbytes
 
 
 def working_range() -> str:
     """Versions of libtpu that were seen to work with this jax, in words."""
     jax = importlib.metadata.version("jax")
-    for oldest_jax, oldest, newest in _WORKING:
-        if _numbers(jax) >= _numbers(oldest_jax):
-            return f"libtpu {oldest} to {newest} work with jax {jax} (tpu7x from 0.0.27)"
-    return f"no version is known to work with jax {jax}"
+    seen = _seen_to_work(jax)
+    if seen is None:
+        return f"no version is known to work with jax {jax}"
+    return f"libtpu {seen[0]} to {seen[1]} work with jax {jax} (tpu7x from 0.0.27)"
+
+
+def oldest_working() -> str | None:
+    """The oldest version of libtpu that was seen to work with this jax; None if none was tried with it."""
+    seen = _seen_to_work(importlib.metadata.version("jax"))
+    return seen and seen[0]
+
+
+def _seen_to_work(jax: str) -> tuple[str, str] | None:
+    return next(((old, new) for since, old, new in _WORKING if _numbers(jax) >= _numbers(since)), None)
 
 
 def _folder() -> Path:
@@ -173,34 +189,42 @@ def _is_version(text: str) -> bool:
     return re.fullmatch(r"\d+(\.\d+){1,4}", text) is not None
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def numbers(version: str) -> tuple[int, ...]:
+    """The numbers in a version, for comparisons."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
 @contextlib.contextmanager
-def _locked() -> Iterator[None]:
-    """Alone in the cache, among processes. The lock ends with its holder; what a killed one left is cleaned up."""
-    _folder().mkdir(parents=True, exist_ok=True)
-    with (_folder() / ".lock").open("w") as lock:
+def locked(folder: Path) -> Iterator[None]:
+    """Alone in ``folder``, among processes. The lock ends with its holder; what a killed one left is cleaned up."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for left in _folder().glob(_UNFINISHED + "*"):
+        for left in folder.glob(_UNFINISHED + "*"):
             shutil.rmtree(left, ignore_errors=True)
         yield
 
 
+@contextlib.contextmanager
+def unfinished(folder: Path) -> Iterator[Path]:
+    """A temporary directory in ``folder``, for what is renamed into place when it is whole."""
+    with tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=folder) as temporary:
+        yield Path(temporary)
+
+
 def _download(version: str) -> None:
     """Put ``version`` into the cache. Raises :class:`ToolchainError`, and OSError where the disk refuses."""
-    with tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=_folder()) as temporary:
-        command = [sys.executable, "-P", "-m", "pip", "download", f"libtpu=={version}", "--dest", temporary]
+    with unfinished(_folder()) as temporary:
+        command = [sys.executable, "-P", "-m", "pip", "download", f"libtpu=={version}", "--dest", str(temporary)]
         # our cache keeps the library, pip's would keep the wheel once more
         options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--no-input", "--progress-bar=off"]
         quiet = ["--quiet", "--disable-pip-version-check"]
         done = subprocess.run([*command, *options, *quiet], capture_output=True, text=True, check=False)
-        wheels = list(Path(temporary).glob("*.whl"))
+        wheels = list(temporary.glob("*.whl"))
         if done.returncode or len(wheels) != 1:
             lines = (done.stderr + done.stdout).strip().splitlines()[-_PIP_LINES_SHOWN:]
             raise _cannot_be_had(version, "".join(f"\n    {line}" for line in lines))
-        whole = Path(temporary) / version
+        whole = temporary / version
         whole.mkdir()
         try:
             with (
