@@ -178,7 +178,7 @@ def oldest_working() -> str | None:
 
 
 def _seen_to_work(jax: str) -> tuple[str, str] | None:
-    return next(((old, new) for since, old, new in _WORKING if _numbers(jax) >= _numbers(since)), None)
+    return next(((old, new) for since, old, new in _WORKING if numbers(jax) >= numbers(since)), None)
 
 
 def _folder() -> Path:
