@@ -89,13 +89,16 @@ class Export:
         return self.paths.carried(self.manifest.parameter_set)
 
     def program(self, name: str | None = None) -> ProgramRecord:
-        """The program ``name``, or the only one. Raises :class:`NotAnExportError` listing those there are."""
+        """The program ``name``, or the primary one, which is the first.
+
+        Raises :class:`NotAnExportError` listing those there are.
+        """
         programs = {program.name: program for program in self.manifest.programs}
-        if name is None and len(programs) == 1:
-            return next(iter(programs.values()))
+        if name is None and programs:
+            return self.manifest.programs[0]
         if name not in programs:
             raise NotAnExportError(
-                f"the export has no program {name!r}" if name else "the export has several programs",
+                f"the export has no program {name!r}" if name else "the export has no program",
                 where=self.uri,
                 expected=f"one of {', '.join(programs)}",
             )
@@ -170,6 +173,25 @@ def open_export(uri: str | os.PathLike[str]) -> Export:
             "the export lies under another id than its own", where=directory, expected=manifest.export, found=export_id
         )
     return Export(paths, manifest)
+
+
+def find_signature(uri: str | os.PathLike[str], program: str | None = None) -> Signature | None:
+    """The signature at ``uri``: a file, a directory with a ``signature.json``, or of an export or an output; else None.
+
+    Of an export with several programs that of ``program``, or of the primary one where it has none of that name.
+    Raises :class:`migrate.errors.ReexportError` if a file there is not a signature, and what :func:`open_export` does.
+    """
+    uri = storage.normalise(os.fspath(uri))
+    if storage.is_local(uri):
+        path = storage.local_path(uri)
+        file = path / SIGNATURE_FILE if path.is_dir() else path
+        if file.suffix == ".json" and file.is_file():
+            return Signature.from_json(file.read_bytes(), where=str(file))
+    if not is_export(uri):
+        return None
+    found = open_export(uri)
+    names = [record.name for record in found.manifest.programs]
+    return found.signature(program if program in names else None)
 
 
 def latest(output: str) -> str | None:

@@ -10,10 +10,20 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from migrate.errors import ReexportError
-from migrate.layout import ArrayShape, Layout, xla_dtype
+from migrate.layout import COMBINE, ArrayShape, Layout, xla_dtype
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+
+CHOSEN_BY = {
+    "auto": "the compiler",
+    "default": "the platform's default",
+    "pinned": "the job",
+    "program": "the model's code",
+    "primary": "the primary program, which shares the parameter",
+    "bound": "the platform's default, since the compiler's choice was padded above the bound",
+}
+"""What can decide a parameter's layout, in words."""
 
 HOST_MEMORY_SPACE = 5
 """XLA's number of host memory, ``S(5)``; JAX calls it ``pinned_host``."""
@@ -51,6 +61,23 @@ class ParameterSpec:
     """Whether it belongs to the argument that a checkpoint fills; the others are given at each call."""
     donated: bool = False
     """Whether the program's results may reuse its buffer."""
+    chosen_by: str = ""
+    """What decided the layout: one of :data:`CHOSEN_BY`; empty if unknown."""
+    wanted: Layout | None = None
+    """The layout it would have by the program's own policy, where ``chosen_by`` is ``primary`` or ``bound``."""
+    default_device_bytes: int | None = None
+    """What ``device_bytes`` would be in the layout that ``jax.device_put`` gives; None if unknown."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what no executable can expect; signatures also come from files."""
+        rank = len(self.shape)
+        if not rank == len(self.shard_shape) == len(self.partition) == len(self.major_to_minor):
+            raise ValueError(f"{self.name}: shape, shard_shape, partition and major_to_minor differ in length")
+        if sorted(self.major_to_minor) != list(range(rank)):
+            raise ValueError(f"{self.name}: major_to_minor {self.major_to_minor} is no order of {rank} dimensions")
+        extents = (*self.shape, *self.shard_shape)
+        if min(extents, default=0) < 0 or not all(d > 0 or d == COMBINE for tile in self.tiles for d in tile):
+            raise ValueError(f"{self.name}: a dimension or a tile has an impossible extent")
 
     @property
     def name(self) -> str:
@@ -78,6 +105,17 @@ class ParameterSpec:
         return self.shard.device_bytes
 
     @property
+    def wanted_device_bytes(self) -> int:
+        """What ``device_bytes`` would be in the wanted layout."""
+        return ArrayShape(xla_dtype(self.dtype), self.shard_shape, self.wanted or self.layout).device_bytes
+
+    @property
+    def unpadded_bytes(self) -> int:
+        """Bytes of one device's shard without tile padding."""
+        untiled = Layout(self.layout.minor_to_major, element_bits=self.element_bits)
+        return ArrayShape(xla_dtype(self.dtype), self.shard_shape, untiled).device_bytes
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the whole logical array, sub-byte elements at one byte each."""
         return ArrayShape(xla_dtype(self.dtype), self.shape).dense_bytes
@@ -102,7 +140,7 @@ class Fingerprint:
     flags: tuple[tuple[str, str], ...]
     """Compiler options, sorted by name; one taken from the environment is called e.g. ``XLA_FLAGS/xla_dump_to``."""
     layout_policy: str
-    """``auto`` or ``default``."""
+    """``auto``, ``default`` and so on; names the rules and digests of pinned layouts that were applied as well."""
 
     @property
     def digest(self) -> str:
@@ -136,6 +174,8 @@ class Signature:
     """What the compile was made from."""
     memory: DeviceMemory
     """The compiler's own account."""
+    free_memory: DeviceMemory | None = None
+    """The compiler's account with every wanted layout; None where all parameters have theirs."""
 
     @property
     def weights(self) -> tuple[ParameterSpec, ...]:
@@ -146,6 +186,12 @@ class Signature:
     def device_bytes(self) -> int:
         """Bytes of all parameters on one device, tile padding included."""
         return sum(p.device_bytes for p in self.parameters)
+
+    @property
+    def default_device_bytes(self) -> int | None:
+        """Bytes of all parameters on one device, if all had default layouts; None if unknown."""
+        known = [p.default_device_bytes for p in self.parameters if p.default_device_bytes is not None]
+        return sum(known) if len(known) == len(self.parameters) else None
 
     @property
     def device_count(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.export
@@ -16,25 +16,29 @@ from migrate.compiler.plain_trees import plain_function, plain_tree
 from migrate.errors import ProgramError
 from migrate.program import Program
 
-Policy = Literal["auto", "default"]
-
 # jax.export's words on trees that it cannot write
 _NOT_SERIALIZABLE = ("unregistered type", "only for dictionaries with string keys")
 
 
-def lower(program: Program, mesh: Mesh, leaves: Sequence[AbstractLeaf], policy: Policy) -> jax.stages.Lowered:
+def lower(
+    program: Program, mesh: Mesh, leaves: Sequence[AbstractLeaf], layouts: Sequence[Any], *, free_results: bool
+) -> jax.stages.Lowered:
     """The program traced and lowered to StableHLO.
 
-    Under ``auto`` XLA chooses the layout of every argument that is not pinned, and of the results too, so that a
-    donated buffer can be reused in place. ``keep_unused``: without it an unused argument vanishes and later HLO
-    parameter numbers move. ``mesh`` is the context mesh meanwhile: models name its axes in sharding constraints.
-    Raises :class:`ProgramError` with what the function raised.
+    ``layouts`` has an entry a leaf: a ``Layout``, ``Layout.AUTO`` (XLA chooses), or None (the platform's default).
+    With ``free_results`` XLA chooses those of the results, so that a donated buffer can be reused in place.
+    ``keep_unused``: without it an unused argument vanishes and later HLO parameter numbers move. ``mesh`` is the
+    context mesh meanwhile: models name its axes in sharding constraints. Raises :class:`ProgramError` with what the
+    function raised.
     """
-    formats = [_format(leaf, policy) for leaf in leaves]
+    formats = [
+        leaf.sharding if layout is None else Format(layout, leaf.sharding)
+        for leaf, layout in zip(leaves, layouts, strict=True)
+    ]
     jitted = jax.jit(
         program.function,
         in_shardings=_unflatten(program, formats),
-        out_shardings=Format(Layout.AUTO) if policy == "auto" else None,
+        out_shardings=Format(Layout.AUTO) if free_results else None,
         donate_argnums=program.donated,
         keep_unused=True,
     )
@@ -79,9 +83,8 @@ def export_program(program: Program, mesh: Mesh, leaves: Sequence[AbstractLeaf],
                 if not any(words in str(error) for words in _NOT_SERIALIZABLE):
                     raise
             plain = plain_function(program.function, structs)
-            return _exported(
-                plain, *(tuple(map(plain_tree, trees)) for trees in (structs, shardings)), program.donated, platform
-            )
+            plain_structs, plain_shardings = tuple(map(plain_tree, structs)), tuple(map(plain_tree, shardings))
+            return _exported(plain, plain_structs, plain_shardings, program.donated, platform)
     except Exception as error:  # ValueError for unregistered nodes and unstable custom calls, and what they wrap
         raise ProgramError(
             "the program cannot be written as a jax.export artifact",
@@ -96,12 +99,6 @@ def _exported(
 ) -> bytes:
     jitted = jax.jit(function, in_shardings=shardings, donate_argnums=donated, keep_unused=True)
     return bytes(jax.export.export(jitted, platforms=[platform])(*structs).serialize())
-
-
-def _format(leaf: AbstractLeaf, policy: Policy) -> Any:
-    if leaf.pinned is not None:
-        return Format(leaf.pinned, leaf.sharding)
-    return Format(Layout.AUTO, leaf.sharding) if policy == "auto" else leaf.sharding
 
 
 def _unflatten(program: Program, flat: Sequence[Any]) -> Any:

@@ -46,6 +46,18 @@ class AbstractLeaf:
         """Shape and dtype alone; the sharding goes to ``jit``."""
         return jax.ShapeDtypeStruct(self.shape, self.dtype)
 
+    @property
+    def partition(self) -> tuple[tuple[str, ...], ...]:
+        """For each dimension the mesh axes that shard it, as the program says, before jax normalises it."""
+        return partition(self.sharding, len(self.shape))
+
+    @property
+    def memory_kind(self) -> str:
+        """The platform's default memory kind is called ``device``, whatever its own name (CPU)."""
+        kind = self.sharding.memory_kind
+        default = self.sharding.mesh.devices.flat[0].default_memory().kind
+        return "device" if kind is None or kind == default else kind
+
 
 def abstract_leaves(program: Program, mesh: Mesh) -> list[AbstractLeaf]:
     """Every leaf of ``program.arguments`` in flat order, which is HLO parameter order when unused ones are kept.

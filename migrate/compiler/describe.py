@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.experimental.layout import Format
+from jax.experimental.layout import Format, Layout
 
+from migrate import layout as layouts
 from migrate import topologies
-from migrate.compiler import flags
-from migrate.compiler.arguments import AbstractLeaf, partition
+from migrate.compiler import flags, policies
+from migrate.compiler.arguments import AbstractLeaf
 from migrate.compiler.request import Request
 from migrate.compiler.toolchains import working_range
 from migrate.errors import CompileError, ToolchainError
-from migrate.layout import COMBINE
+from migrate.layout import COMBINE, ArrayShape, xla_dtype
 from migrate.signature import DeviceMemory, Fingerprint, ParameterSpec
 
 
@@ -40,7 +41,8 @@ def parameter_specs(leaves: Sequence[AbstractLeaf], compiled: jax.stages.Compile
 
 def _parameter_spec(number: int, leaf: AbstractLeaf, format_: Format) -> ParameterSpec:
     name = "/".join((leaf.argument, *leaf.path))
-    major_to_minor, tiles, element_bits = _physical_layout(format_, name)
+    major_to_minor, tiles, element_bits = physical_layout(format_.layout, name)
+    shard_shape = tuple(leaf.sharding.shard_shape(leaf.shape))
     return ParameterSpec(
         number=number,
         argument=leaf.argument,
@@ -48,24 +50,26 @@ def _parameter_spec(number: int, leaf: AbstractLeaf, format_: Format) -> Paramet
         sequence_levels=leaf.sequence_levels,
         shape=leaf.shape,
         dtype=leaf.dtype.name,
-        # The compiler keeps what jit was given; the leaf's spec is that, before jax normalises it.
-        partition=partition(leaf.sharding, len(leaf.shape)),
-        shard_shape=tuple(leaf.sharding.shard_shape(leaf.shape)),
+        # The compiler keeps what jit was given.
+        partition=leaf.partition,
+        shard_shape=shard_shape,
         major_to_minor=major_to_minor,
         tiles=tiles,
         element_bits=element_bits,
-        memory_kind=_memory_kind(leaf),
+        memory_kind=leaf.memory_kind,
         is_weight=leaf.is_weight,
         donated=leaf.is_donated,
+        default_device_bytes=_default_device_bytes(leaf, shard_shape),
     )
 
 
-def _physical_layout(format_: Format, where: str) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...], int]:
-    """(major_to_minor, tiles, element bits) of a compiled format. The one place that knows jax's layout API.
+def physical_layout(layout: Any, where: str = "") -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...], int]:
+    """(major_to_minor, tiles, element bits) of a ``jax.experimental.layout.Layout``; () of tiles where it has none.
+
+    The one place that reads jax's layouts. Raises :class:`ToolchainError` naming ``where`` if there is none.
 
     It has moved with jax (DESIGN: 0.7.1 made ``tiling`` public, 0.9.0 the sub-byte attribute); this is 0.10 onward.
     """
-    layout: Any = format_.layout
     if layout is None or layout.major_to_minor is None:
         raise ToolchainError(
             "the compiler reports no layout for a parameter: this jax cannot drive its libtpu",
@@ -77,11 +81,16 @@ def _physical_layout(format_: Format, where: str) -> tuple[tuple[int, ...], tupl
     return tuple(layout.major_to_minor), tiles, layout.sub_byte_element_size_in_bits
 
 
-def _memory_kind(leaf: AbstractLeaf) -> str:
-    """The leaf's memory kind; the platform's default one is called ``device``, whatever its own name (CPU)."""
-    kind = leaf.sharding.memory_kind
-    default = leaf.sharding.mesh.devices.flat[0].default_memory().kind
-    return "device" if kind is None or kind == default else kind
+def _default_device_bytes(leaf: AbstractLeaf, shard_shape: tuple[int, ...]) -> int | None:
+    """Bytes of a shard in the layout of ``jax.device_put``, which the client knows without compiling."""
+    device = leaf.sharding.mesh.devices.flat[0]
+    try:
+        found: Any = device.client.get_default_layout(leaf.dtype, shard_shape, device)
+    except (NotImplementedError, jax.errors.JaxRuntimeError):
+        return None
+    order, tiles, element_bits = physical_layout(Layout.from_pjrt_layout(found))
+    layout = layouts.Layout(order[::-1], tiles, element_bits=element_bits)
+    return ArrayShape(xla_dtype(leaf.dtype.name), shard_shape, layout).device_bytes
 
 
 def device_memory(compiled: jax.stages.Compiled) -> DeviceMemory:
@@ -99,7 +108,7 @@ def device_memory(compiled: jax.stages.Compiled) -> DeviceMemory:
     )
 
 
-def fingerprint(lowered: jax.stages.Lowered, request: Request) -> Fingerprint:
+def fingerprint(lowered: jax.stages.Lowered, request: Request, parameters: Sequence[ParameterSpec]) -> Fingerprint:
     """What the compile is made from.
 
     The StableHLO text is printed without source locations, and the worker's environment keeps them out of what it
@@ -114,5 +123,5 @@ def fingerprint(lowered: jax.stages.Lowered, request: Request) -> Fingerprint:
         jaxlib=importlib.metadata.version("jaxlib"),
         libtpu=request.libtpu,
         flags=flags.texts(target.flags, request.inherited),
-        layout_policy=target.layout,
+        layout_policy=policies.policy_text(request, parameters),
     )

@@ -9,19 +9,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from migrate import errors
-from migrate.compiler import flags, saved, toolchains
+from migrate.compiler import flags, policies, saved, toolchains
 from migrate.compiler.request import REQUEST_FILE, RESULT_FILE, Request
 from migrate.compiler.toolchains import Toolchain
 from migrate.compiler.topology import cpu_devices
 from migrate.config import Job, job_from_mapping
 from migrate.errors import CompileError, ConfigError, ReexportError, ToolchainError
 from migrate.manifest import EXECUTABLE_FILE, EXPORTED_FILE
-from migrate.signature import Signature
+from migrate.signature import ParameterSpec, Signature
 from migrate.topologies import resolve
 
 LOG_FILE = "compile.log"
@@ -62,17 +62,24 @@ class CompileResult:
     log: Path
     """Everything the compiler printed."""
     seconds: float
-    """Wall time of the subprocess, start-up included."""
+    """Wall time: of the subprocess, start-up included, or of finding the compile in the cache."""
+    cached: bool = False
+    """Whether it was found in the compile cache, and no subprocess started."""
+    peak_bytes: int = 0
+    """Largest resident memory of the subprocess that was seen, in bytes; 0 if it is not known."""
 
 
-def compile_program(job: Job, directory: Path) -> CompileResult:
-    """Compile the job's program for its target in a subprocess; request, log and artifacts go to ``directory``.
+def compile_program(job: Job, directory: Path, shared: Sequence[ParameterSpec] = ()) -> CompileResult:
+    """Compile the job's primary program for its target in a subprocess; request, log and artifacts go to ``directory``.
+
+    ``shared`` are parameters of a program compiled before: those that this one has too get the same layouts.
 
     Raises
     ------
     TargetError
         the topology does not exist, or the mesh does not use all of its devices
     ConfigError
+        a layout policy pins what is no signature, or one that does not fit the program;
         the compiler does not take one of ``target.flags``, or of the flags in a variable of ``target.inherit``
     ToolchainError
         ``target.libtpu`` cannot be had, or does not work with this jax
@@ -84,11 +91,9 @@ def compile_program(job: Job, directory: Path) -> CompileResult:
     """
     resolve(job.target.topology)  # a wrong name is found before anything is downloaded
     toolchain = toolchains.select(job.target)
-    if toolchain is not None:
-        flags.check(job.target.flags, toolchain)
     inherited = flags.inherit(job.target, toolchain, os.environ)
     try:
-        return _compile(job, directory, toolchain, inherited)
+        return _compile(job, directory, toolchain, inherited, shared)
     except CompileError as error:
         # with a toolchain of the user's choice, that may be the reason
         if toolchain is not None and not toolchain.installed and not isinstance(error, ToolchainError):
@@ -129,14 +134,22 @@ def _blame(toolchain: Toolchain, died: CompileError) -> None:
         raise error from died
 
 
-def _compile(job: Job, directory: Path, toolchain: Toolchain | None, inherited: Mapping[str, str]) -> CompileResult:
+def _compile(
+    job: Job,
+    directory: Path,
+    toolchain: Toolchain | None,
+    inherited: Mapping[str, str],
+    shared: Sequence[ParameterSpec] = (),
+) -> CompileResult:
     environment = worker_environment(job.target.topology, toolchain, inherited)
     directory.mkdir(parents=True, exist_ok=True)
     request, result, log = (directory / name for name in (REQUEST_FILE, RESULT_FILE, LOG_FILE))
     if job.program.exported is not None:
         saved.fetch(job.program, directory)
     libtpu = toolchain.version if toolchain else ""
-    request.write_text(Request(job.program, job.target, job.python_path, libtpu, inherited).to_json())
+    copied = policies.fetch(job.target, job.program)
+    asked = Request(job.program, job.target, job.python_path, libtpu, inherited, tuple(shared), copied)
+    request.write_text(asked.to_json())
     result.unlink(missing_ok=True)  # of an earlier run in the same directory
     where = f"program {job.program.name} for {job.target.topology}"
     started = time.monotonic()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from migrate.config import ProgramConfig, Target
+from migrate.signature import ParameterSpec
 
 REQUEST_FILE = "request.json"
 RESULT_FILE = "result.json"
@@ -26,6 +31,10 @@ class Request:
     """Version of the libtpu that the worker's environment names; empty for CPU targets."""
     inherited: Mapping[str, str] = field(default_factory=dict)
     """Variables with flags that the worker's environment takes from the caller's."""
+    shared: tuple[ParameterSpec, ...] = ()
+    """What the primary program, compiled before this one, expects of the parameters it has."""
+    copied: Mapping[str, tuple[ParameterSpec, ...]] = field(default_factory=dict)
+    """Path of each signature that a layout policy pins -> its parameters."""
 
     def to_json(self) -> str:
         """JSON text that :meth:`from_json` reads back."""
@@ -36,6 +45,8 @@ class Request:
                 "python_path": self.python_path,
                 "libtpu": self.libtpu,
                 "inherited": dict(self.inherited),
+                "shared": _specs().dump_python(self.shared, mode="json"),
+                "copied": {uri: _specs().dump_python(specs, mode="json") for uri, specs in self.copied.items()},
             }
         )
 
@@ -49,4 +60,11 @@ class Request:
             tuple(document["python_path"]),
             document["libtpu"],
             document["inherited"],
+            _specs().validate_python(document["shared"]),
+            {uri: _specs().validate_python(specs) for uri, specs in document["copied"].items()},
         )
+
+
+@functools.cache
+def _specs() -> TypeAdapter[Any]:
+    return TypeAdapter(tuple[ParameterSpec, ...])

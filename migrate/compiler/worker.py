@@ -20,6 +20,7 @@ from migrate.compiler.arguments import abstract_leaves
 from migrate.compiler.mesh import build_mesh
 from migrate.compiler.request import RESULT_FILE, Request
 from migrate.compiler.saved import saved_program
+from migrate.compiler.settle import settle
 from migrate.compiler.topology import cpu_devices, open_devices
 from migrate.errors import ReexportError
 from migrate.manifest import EXECUTABLE_FILE, EXPORTED_FILE
@@ -43,17 +44,16 @@ def compile_here(request: Request, directory: Path) -> str:
         program = saved_program(config, directory, mesh, platform)
     leaves = abstract_leaves(program, mesh)
     clock.lap("program resolved")
-    lowered = aot.lower(program, mesh, leaves, target.layout)
-    clock.lap("lowered")
-    compiled = aot.compile_lowered(lowered, target.flags, f"program {config.name} for {target.topology}")
+    settled = settle(program, mesh, leaves, request)
     clock.lap("compiled")
     signature = Signature(
         program=config.name,
-        parameters=describe.parameter_specs(leaves, compiled),
-        fingerprint=describe.fingerprint(lowered, request),
-        memory=describe.device_memory(compiled),
+        parameters=settled.parameters,
+        fingerprint=describe.fingerprint(settled.lowered, request, settled.parameters),
+        memory=describe.device_memory(settled.compiled),
+        free_memory=settled.free_memory,
     )
-    (directory / EXECUTABLE_FILE).write_bytes(executable.dump(compiled, mesh))
+    (directory / EXECUTABLE_FILE).write_bytes(executable.dump(settled.compiled, mesh))
     clock.lap("executable written")
     (directory / EXPORTED_FILE).write_bytes(aot.export_program(program, mesh, leaves, platform))
     clock.lap("export written")

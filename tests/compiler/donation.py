@@ -6,7 +6,7 @@ import json
 import sys
 
 import jax
-from jax.experimental.layout import Format
+from jax.experimental.layout import Format, Layout
 
 from migrate.compiler import aot, describe
 from migrate.compiler.arguments import abstract_leaves
@@ -19,7 +19,9 @@ def main(topology: str) -> None:
     mesh = build_mesh(open_devices(topology), {"data": 2, "model": 4})
     program = decode_step(mesh, layers=2, d_model=64, heads=4, head_dim=40, d_ff=96, vocab=256, batch=4, sequence=32)
     leaves = abstract_leaves(program, mesh)
-    compiled = aot.compile_lowered(aot.lower(program, mesh, leaves, "auto"), {}, topology)
+    compiled = aot.compile_lowered(
+        aot.lower(program, mesh, leaves, [Layout.AUTO] * len(leaves), free_results=True), {}, topology
+    )
     cache = [spec for spec in describe.parameter_specs(leaves, compiled) if spec.argument == "cache"]
     outputs = jax.tree.leaves(compiled.output_formats[1], is_leaf=lambda node: isinstance(node, Format))
     sys.stdout.write(

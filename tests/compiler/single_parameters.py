@@ -62,7 +62,9 @@ def main(topologies: list[str]) -> None:
                 program = Program(_no_results, (struct,))
                 leaves = abstract_leaves(program, mesh)
                 case = f"{topology} {dtype}{list(shape)}"
-                lowered = aot.lower(program, mesh, leaves, "auto" if number % 2 else "default")
+                free = bool(number % 2)
+                layouts = [leaf.pinned or (Layout.AUTO if free else None) for leaf in leaves]
+                lowered = aot.lower(program, mesh, leaves, layouts, free_results=free)
                 compiled = aot.compile_lowered(lowered, {}, case)
                 (spec,) = describe.parameter_specs(leaves, compiled)
                 found = describe.device_memory(compiled).argument_bytes
