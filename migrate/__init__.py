@@ -17,6 +17,7 @@ mapping         which leaf fills which parameter, and how: applies the rules
 transforms      what each rule makes of an array
 views, cast     arrays computed from other arrays, box by box
 reshape         boxes of a reshaped array                                                 (pure)
+durations       spans of time as people write them                                      (pure)
 content         a digest of what an array holds, whatever its chunks                      (pure)
 planner         storage grids, and items of bounded bytes                                 (pure)
 rewrite         one item -> chunks on storage and a receipt                    \\
@@ -25,6 +26,8 @@ commit          merge, record, publish: the export exists                      /
 arrays          the OCDBT databases that hold the arrays
 receipt, ledger, failures, lease    state of a run
 manifest, orbax_metadata, export    what lies in an export; opening and checking one
+pointer         LATEST: the current export of an output, and those before it
+audit           a full check of an export
 environment     versions and devices: what a program needs, and what is here
 loader          export -> a callable and its parameters, without relayout
 preparation     a job up to its plan
@@ -33,9 +36,11 @@ driver          one job from source to export
 messages        error messages about layouts -> what they say                               (pure)
 padding         what a layout costs on a device, in words                                 (pure)
 explain         a message, and the signature of an export -> cause and cure               (pure)
+bisect          where a sequence changes                                                   (pure)
 difference      two signatures -> what changes, and which stored arrays must be rewritten (pure)
 overrides       keys of a job's target, set from outside
 sides           an export, a signature file or a job -> its signature, for a comparison
+upgrade         which version of libtpu changed what a job expects, in a range
 check           whether an export runs as it is, here or as its job is compiled today
 cli/, report/   the command line and what it prints
 demo/           a small decoder and its checkpoint
@@ -51,12 +56,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from migrate import errors, layout
+    from migrate.audit import verify_export
     from migrate.check import Check, check_export
     from migrate.config import Job, load_job
     from migrate.difference import Difference, compare_signatures
     from migrate.driver import Result, run
     from migrate.explain import Explained, explain_error
-    from migrate.export import Export, open_export, verify_export
+    from migrate.export import Export, open_export
     from migrate.loader import LoadedProgram, load
     from migrate.planner import Plan
     from migrate.preparation import compile_program, plan
@@ -87,7 +93,7 @@ _ORIGIN = {
     "open_export": "export",
     "plan": "preparation",
     "run": "driver",
-    "verify_export": "export",
+    "verify_export": "audit",
 }
 _MODULES = ("errors", "layout")
 

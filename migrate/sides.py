@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from migrate import compiler, storage
+from migrate import storage
 from migrate.errors import ConfigError
 from migrate.export import is_export, open_export
 from migrate.manifest import SIGNATURE_FILE
 from migrate.overrides import override_target
-from migrate.preparation import Reporter, Silent, as_job, compile_directory
+from migrate.preparation import Reporter, Silent, as_job, compile_directory, compile_programs
 from migrate.signature import Signature
 
 
@@ -39,7 +39,7 @@ def open_side(
 
     ``path`` is an export or its output, a ``signature.json`` or a directory with one (``reexport compile --output``),
     or a job file, which is compiled. ``settings`` are overrides of a job's target, see :mod:`migrate.overrides`;
-    ``program`` names one of an export's programs; ``where`` is how errors name the overrides.
+    ``program`` names one of several programs, default: the primary one; ``where`` is how errors name the overrides.
 
     Raises :class:`ConfigError` if nothing of this lies there, or settings are given for what is no job, and everything
     that opening an export or compiling a job raises.
@@ -49,8 +49,8 @@ def open_side(
     if file.suffix == ".json" and file.is_file():
         _refuse(settings, text, where)
         return Side(text, Signature.from_json(file.read_bytes(), where=str(file)))
-    if file.is_file():
-        return _compiled(text, settings, where, reporter or Silent())
+    if is_job(file):
+        return _compiled(text, settings, where, program, reporter or Silent())
     if not is_export(storage.normalise(text)):
         raise ConfigError(
             "there is nothing to compare here",
@@ -59,6 +59,11 @@ def open_side(
         )
     _refuse(settings, text, where)
     return Side(text, open_export(text).signature(program))
+
+
+def is_job(path: str | os.PathLike[str]) -> bool:
+    """Whether :func:`open_side` takes ``path`` for a job file: a file that is no ``.json``."""
+    return Path(path).is_file() and Path(path).suffix != ".json"
 
 
 def _refuse(settings: Sequence[str], text: str, where: str) -> None:
@@ -71,10 +76,10 @@ def _refuse(settings: Sequence[str], text: str, where: str) -> None:
         )
 
 
-def _compiled(text: str, settings: Sequence[str], where: str, reporter: Reporter) -> Side:
+def _compiled(text: str, settings: Sequence[str], where: str, program: str | None, reporter: Reporter) -> Side:
     job = override_target(as_job(text), settings, where=where)
-    reporter.stage("compiling", f"{job.program.origin} for {job.target.topology}")
+    name = job.find_program(program).name
     with compile_directory() as directory:
-        signature = compiler.compile_program(job, directory).signature
+        signature = compile_programs(job, directory, reporter, last=name)[name].signature
     limit = min(job.rewrite.max_chunk_bytes, job.rewrite.max_item_bytes)
     return Side(" ".join((text, *settings)), signature, limit)

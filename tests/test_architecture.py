@@ -90,6 +90,7 @@ PURE = [
     "padding",
     "explain",
     "difference",
+    "bisect",
 ]
 
 
@@ -109,6 +110,7 @@ LAYERS = {
     "explain": {"layout", "messages", "padding", "signature"},
     "environment": {"errors", "signature"},
     "difference": {"layout", "planner", "signature"},
+    "bisect": set(),
     "overrides": {"config", "errors"},
     "zarr": {"box", "errors", "layout"},
     "local_files": set(),

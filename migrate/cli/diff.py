@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
 import click
 
 from migrate.cli.options import example, json_option, print_json, stages
+
+if TYPE_CHECKING:
+    from migrate.difference import Difference
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_KEYS = ("topology", "libtpu", "layout")
+"""Keys of a target that have an option of their own for each side, such as ``--b-libtpu``."""
+
+
+def _side_options(command: Command) -> Command:
+    for side in ("b", "a"):
+        for key in reversed(_KEYS):
+            command = click.option(f"--{side}-{key}", metavar="VALUE", help=f"The same as --{side} {key}=VALUE.")(
+                command
+            )
+        command = click.option(
+            f"--{side}",
+            f"{side}_settings",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help=f"Set a key of {side.upper()}'s target, if {side.upper()} is a job.",
+        )(command)
+    return command
 
 
 @click.command(
@@ -12,30 +39,77 @@ from migrate.cli.options import example, json_option, print_json, stages
     epilog=example("reexport diff configs/demo.yaml configs/demo.yaml --b topology=v6e:2x4"),
 )
 @click.argument("a")
-@click.argument("b")
-@click.option("--a", "a_settings", multiple=True, metavar="KEY=VALUE", help="Set a key of A's target, if A is a job.")
-@click.option("--b", "b_settings", multiple=True, metavar="KEY=VALUE", help="Set a key of B's target, if B is a job.")
-@click.option("--program", help="Program of an export, where it has several.")
+@click.argument("b", required=False)
+@_side_options
+@click.option(
+    "--target", multiple=True, metavar="KEY=VALUE", help="Set a key of the target of each side that is a job."
+)
+@click.option(
+    "--libtpu",
+    "versions",
+    metavar="OLD..NEW",
+    help="Find the version of libtpu in this range that changes what the job A expects.",
+)
+@click.option("--program", help="Which program, where there are several.")
 @json_option
-def diff(  # noqa: PLR0917 -- click passes them by name
-    a: str, b: str, a_settings: tuple[str, ...], b_settings: tuple[str, ...], program: str | None, as_json: bool
+def diff(
+    *,
+    a: str,
+    b: str | None,
+    target: tuple[str, ...],
+    versions: str | None,
+    program: str | None,
+    as_json: bool,
+    **sides: Any,
 ) -> None:
     """Show what changes from A to B: layouts, device memory, and which stored arrays must be rewritten.
 
     A and B are exports or their outputs, signature files, or job files, which are compiled on the spot. Keys of a
-    job's target can be set: --b topology=v6e:2x4, --b mesh.data=4, --b layout=default, --b flags.NAME=true.
+    job's target can be set for one side or for both: --b-libtpu 0.0.52, --b topology=v6e:2x4, --b mesh.data=4,
+    --target layout=default, --a flags.NAME=true.
+
+    With --libtpu OLD..NEW there is no B: the job A is compiled with both ends of the range, and then with versions
+    between them until the one that changed its expectations is found. What is not here is downloaded, 135 to 230 MB
+    a version.
 
     Exit code 0: every parameter is expected alike. 3: some are not.
     """
-    from migrate.difference import DEFAULT_MAX_CHUNK_BYTES, compare_signatures
     from migrate.errors import ExitCode
+
+    if versions is not None:
+        given = [f"--{name.replace('_settings', '').replace('_', '-')}" for name, value in sides.items() if value]
+        if given or b not in {None, a}:
+            raise click.UsageError(f"--libtpu compares a job with itself: leave out {', '.join(given) or 'B'}")
+        same = _range(a, versions, target, program, as_json)
+    elif b is None:
+        raise click.UsageError("give B, or --libtpu OLD..NEW for one job under several versions of libtpu")
+    else:
+        same = _two(a, b, target=target, sides=sides, program=program, as_json=as_json).same_layouts
+    if not same:
+        raise click.exceptions.Exit(int(ExitCode.MISMATCH))
+
+
+def _two(
+    a: str, b: str, *, target: tuple[str, ...], sides: dict[str, Any], program: str | None, as_json: bool
+) -> Difference:
+    from migrate.difference import DEFAULT_MAX_CHUNK_BYTES, compare_signatures
     from migrate.report import terminal
     from migrate.report.difference import show_difference
-    from migrate.sides import open_side
+    from migrate.sides import is_job, open_side
 
+    if target and not (is_job(a) or is_job(b)):
+        raise click.UsageError("--target sets keys of a job's target: neither A nor B is a job")
     reporter = stages()
-    one = open_side(a, a_settings, program=program, where="--a", reporter=reporter)
-    other = open_side(b, b_settings, program=program, where="--b", reporter=reporter)
+    one, other = (
+        open_side(
+            path,
+            [*(target if is_job(path) else ()), *_own(side, sides)],
+            program=program,
+            where=f"--{side}" if _own(side, sides) else "--target",
+            reporter=reporter,
+        )
+        for side, path in (("a", a), ("b", b))
+    )
     # what will be written is written by the job of B
     limit = other.max_chunk_bytes or one.max_chunk_bytes or DEFAULT_MAX_CHUNK_BYTES
     difference = compare_signatures(one.signature, other.signature, max_chunk_bytes=limit)
@@ -43,5 +117,30 @@ def diff(  # noqa: PLR0917 -- click passes them by name
         print_json({"a": one.label, "b": other.label, **difference.to_json()})
     else:
         show_difference(terminal.console(), difference, (one.label, other.label))
-    if not difference.same_layouts:
-        raise click.exceptions.Exit(int(ExitCode.MISMATCH))
+    return difference
+
+
+def _own(side: str, sides: dict[str, Any]) -> list[str]:
+    """The settings of one side, those with an option of their own last."""
+    named = [f"{key}={sides[f'{side}_{key}']}" for key in _KEYS if sides[f"{side}_{key}"] is not None]
+    return [*sides[f"{side}_settings"], *named]
+
+
+def _range(job: str, versions: str, target: tuple[str, ...], program: str | None, as_json: bool) -> bool:
+    from migrate.report import terminal
+    from migrate.report.difference import show_upgrade
+    from migrate.upgrade import find_change
+
+    err = terminal.console(stderr=True)
+    found = find_change(
+        job,
+        versions,
+        target,
+        program=program,
+        say=lambda text: err.print(text, style="dim", markup=False, highlight=False, soft_wrap=True),
+    )
+    if as_json:
+        print_json({"job": job, **found.to_json()})
+    else:
+        show_upgrade(terminal.console(), found, " ".join((job, *target)))
+    return found.change is None

@@ -13,6 +13,7 @@ from migrate.report.text import format_bytes, format_shape, plural
 if TYPE_CHECKING:
     from migrate.difference import Difference, ParameterChange
     from migrate.signature import Change, ParameterSpec
+    from migrate.upgrade import Upgrade
 
 
 def show_difference(out: Console, difference: Difference, labels: tuple[str, str]) -> None:
@@ -23,6 +24,31 @@ def show_difference(out: Console, difference: Difference, labels: tuple[str, str
     print_table(out, _sums(difference))
     out.print()
     out.print(Text(verdict(difference)))
+
+
+def show_upgrade(out: Console, upgrade: Upgrade, label: str) -> None:
+    """Which version of a range changed what a job expects, and what it changed."""
+    versions, change = upgrade.versions, upgrade.change
+    if change is None:
+        out.print(Text(f"libtpu {versions[0]} and {versions[-1]} expect every parameter alike."))
+        if len(versions) > 2:
+            out.print(Text("A change between them that was taken back would not be seen."))
+        return
+    first = "" if change.before == versions[0] else f", which expects what {versions[0]} does"
+    if change.skipped:
+        words = (
+            f"changed after libtpu {change.before}{first}, with {change.after} at the latest; could not be used: "
+            f"{', '.join(change.skipped)}"
+        )
+    else:
+        words = f"changed with libtpu {change.after}, not yet with {change.before}{first}"
+    out.print(Text(f"{label} {words}."))
+    out.print()
+    show_difference(out, upgrade.difference, (f"libtpu {change.before}", f"libtpu {change.after}"))
+    if upgrade.later:
+        out.print()
+        again = f"--libtpu {change.after}..{versions[-1]}"
+        out.print(Text(f"libtpu {versions[-1]} expects yet something else: {again} finds where that begins."))
 
 
 def show_changes(out: Console, difference: Difference) -> None:
