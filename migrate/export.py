@@ -12,13 +12,10 @@ OUTPUT/runs/<set>/                 receipts and lease of an unfinished run
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from migrate import arrays, storage, verify
+from migrate import pointer, storage
 from migrate.errors import NotAnExportError, VerificationError
 from migrate.manifest import (
     COMMIT,
@@ -29,13 +26,11 @@ from migrate.manifest import (
     PARAMETER_SET,
     PARAMETERS_KEY,
     SIGNATURE_FILE,
-    ArrayRecord,
     Manifest,
     ParameterSet,
     ProgramRecord,
 )
 from migrate.signature import Signature
-from migrate.zarr import ZARR_METADATA_KEY
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +114,13 @@ class Export:
         data = _read_checked(self.parameters_uri, PARAMETERS_KEY, record.sha256, max_bytes=record.nbytes)
         return PARAMETER_SET.load(data, storage.join(self.parameters_uri, PARAMETERS_KEY))
 
+    def read_orbax_file(self, parameters: ParameterSet, name: str) -> bytes:
+        """One of ``parameters.files``, after its digest was compared. Raises :class:`VerificationError`."""
+        tree, _, key = name.partition("/")
+        record = parameters.files[name]
+        uri = self.parameters_uri if tree == "params" else self.carried_uri
+        return _read_checked(uri, key, record.sha256, max_bytes=record.nbytes)
+
 
 def _read_checked(uri: str, key: str, sha256: str, *, max_bytes: int) -> bytes:
     where = storage.join(uri, key)
@@ -196,31 +198,13 @@ def find_signature(uri: str | os.PathLike[str], program: str | None = None) -> S
 
 def latest(output: str) -> str | None:
     """Id of the current export of an output root, or None if it has none. Raises :class:`NotAnExportError`."""
-    data = storage.read(output, LATEST_KEY, max_bytes=4096)
-    if data is None:
-        return None
-    try:
-        export_id = json.loads(data)["export"]
-        # the id becomes part of a path
-        if not isinstance(export_id, str) or not export_id.isalnum():
-            raise ValueError(export_id)
-    except (ValueError, KeyError, TypeError) as error:
-        raise NotAnExportError(
-            "LATEST is damaged",
-            where=storage.join(output, LATEST_KEY),
-            expected='{"export": "<id>"}',
-            found=repr(data[:80]),
-            remedy="open the export by its own directory under exports/",
-        ) from error
-    return export_id
+    found = pointer.read(output)
+    return found.export if found else None
 
 
 def set_latest(output: str, export_id: str) -> None:
     """Make ``export_id`` the current export, atomically. Raises :class:`migrate.errors.StorageError`."""
-    value = json.dumps({"export": export_id}).encode()
-    while (present := storage.read(output, LATEST_KEY)) != value:
-        if storage.replace(output, LATEST_KEY, value, expected=present):
-            return
+    pointer.move(output, export_id)
 
 
 def _not_an_export(uri: str) -> NotAnExportError:
@@ -229,84 +213,4 @@ def _not_an_export(uri: str) -> NotAnExportError:
         where=uri,
         expected=f"{COMMIT_KEY} (an export) or {LATEST_KEY} (an output root)",
         remedy="give the output of a finished `reexport run`",
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """What a full check of an export read."""
-
-    arrays: int
-    chunks: int
-    nbytes: int
-    """Logical bytes of the arrays."""
-    files: int
-    """Program files."""
-
-    def to_json(self) -> dict[str, object]:
-        """A JSON object for ``reexport verify --json``."""
-        return {"arrays": self.arrays, "chunks": self.chunks, "bytes": self.nbytes, "files": self.files}
-
-
-def verify_export(
-    export: Export | str | os.PathLike[str],
-    *,
-    workers: int = 2,
-    on_array: Callable[[ArrayRecord], None] | None = None,
-) -> Checked:
-    """Read everything an export (or the one at a path or URI) consists of and compare it with its digests.
-
-    ``on_array`` is called after each array. Holds ``workers`` chunks at a time. Raises :class:`VerificationError`
-    naming every array and file that differs.
-    """
-    if not isinstance(export, Export):
-        export = open_export(export)
-    parameter_set = export.parameter_set()
-    databases = {
-        "params": arrays.root_database(export.parameters_uri),
-        "carried": arrays.root_database(export.carried_uri),
-    }
-    problems: list[VerificationError] = []
-
-    def check(record: ArrayRecord) -> None:
-        database = databases[record.tree]
-        try:
-            stored_metadata = (
-                arrays.open_database(database).read(f"{record.stored.storage_name}/{ZARR_METADATA_KEY}").result()
-            )
-        except (ValueError, OSError) as error:
-            found = str(error).splitlines()[0][:300]
-            raise VerificationError(f"the database of {record.name} cannot be read", found=found) from error
-        if bytes(stored_metadata.value) != record.stored.zarr_json():
-            raise VerificationError(f"{ZARR_METADATA_KEY} of {record.name} differs from what was committed")
-        verify.verify_array(record.stored, database, record.name, record.chunk_digests)
-        if on_array:
-            on_array(record)
-
-    with ThreadPoolExecutor(workers) as pool:
-        for future in [pool.submit(check, record) for record in parameter_set.arrays]:
-            try:
-                future.result()
-            except VerificationError as error:
-                problems.append(error)
-    files = [(program, file) for program in export.manifest.programs for file in program.files]
-    for program, file in files:
-        try:
-            export.read_file(program, file)
-        except VerificationError as error:
-            problems.append(error)
-    if problems:
-        first = problems[0]
-        raise VerificationError(
-            first.what if len(problems) == 1 else f"{len(problems)} parts of the export differ: {first.what}",
-            where=first.where or export.uri,
-            expected=first.expected,
-            found=first.found if len(problems) == 1 else "\n    ".join(["", *(p.what for p in problems[:20])]),
-            remedy="restore the export from a copy, or run the job again into another output",
-        )
-    return Checked(
-        arrays=len(parameter_set.arrays),
-        chunks=sum(len(record.chunk_digests) for record in parameter_set.arrays),
-        nbytes=parameter_set.nbytes,
-        files=len(files),
     )

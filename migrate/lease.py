@@ -19,6 +19,7 @@ from migrate.errors import OutputConflictError
 LEASE_KEY = "LEASE.json"
 LEASE_SECONDS = 120.0
 """Time a lease holds without renewal."""
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,26 @@ class Lease:
             found=f"process {holder.pid} on {holder.host}" if holder else "a lease taken at this moment",
             remedy=f"wait for it; if it has died, its lease expires within {LEASE_SECONDS:.0f} seconds",
         )
+
+
+def is_held(uri: str) -> bool:
+    """Whether a living process holds the lease under ``uri``."""
+    holder = _parse(storage.read(uri, LEASE_KEY, max_bytes=4096))
+    return holder is not None and holder.alive()
+
+
+def wait_until_free(uri: str, timeout_seconds: float) -> None:
+    """Return once nobody holds the lease under ``uri``. Raises :class:`OutputConflictError` after the time-out."""
+    deadline = time.monotonic() + timeout_seconds
+    while is_held(uri):
+        if time.monotonic() > deadline:
+            raise OutputConflictError(
+                "another process is at work on this output",
+                where=uri,
+                found=f"its lease is held after {timeout_seconds:.0f} seconds",
+                remedy="run the same command again when it has ended",
+            )
+        time.sleep(_POLL_SECONDS)
 
 
 def _parse(value: bytes | None) -> _Holder | None:
