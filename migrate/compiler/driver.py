@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from migrate import errors
-from migrate.compiler import flags, policies, saved, toolchains
+from migrate.compiler import cached, flags, interpreters, observe, policies, process, saved, toolchains
+from migrate.compiler.process import Ended
 from migrate.compiler.request import REQUEST_FILE, RESULT_FILE, Request
 from migrate.compiler.toolchains import Toolchain
 from migrate.compiler.topology import cpu_devices
-from migrate.config import Job, job_from_mapping
+from migrate.config import Compile, Job, job_from_mapping
 from migrate.errors import CompileError, ConfigError, ReexportError, ToolchainError
 from migrate.manifest import EXECUTABLE_FILE, EXPORTED_FILE
 from migrate.signature import ParameterSpec, Signature
@@ -26,7 +27,6 @@ from migrate.topologies import resolve
 
 LOG_FILE = "compile.log"
 _LOG_LINES_SHOWN = 15
-_GRACE_SECONDS = 5.0
 _PROBE_SECONDS = 180.0
 
 # The worker must not see how the caller set up its own JAX: these change programs, layouts or which libtpu answers.
@@ -69,10 +69,14 @@ class CompileResult:
     """Largest resident memory of the subprocess that was seen, in bytes; 0 if it is not known."""
 
 
-def compile_program(job: Job, directory: Path, shared: Sequence[ParameterSpec] = ()) -> CompileResult:
+def compile_program(
+    job: Job, directory: Path, shared: Sequence[ParameterSpec] = (), *, cancelled: threading.Event | None = None
+) -> CompileResult:
     """Compile the job's primary program for its target in a subprocess; request, log and artifacts go to ``directory``.
 
-    ``shared`` are parameters of a program compiled before: those that this one has too get the same layouts.
+    A compile that the job's cache holds is not done again: then no subprocess is started. ``shared`` are parameters of
+    a program compiled before: those that this one has too get the same layouts. ``cancelled`` ends the compile when it
+    is set.
 
     Raises
     ------
@@ -82,54 +86,58 @@ def compile_program(job: Job, directory: Path, shared: Sequence[ParameterSpec] =
         a layout policy pins what is no signature, or one that does not fit the program;
         the compiler does not take one of ``target.flags``, or of the flags in a variable of ``target.inherit``
     ToolchainError
-        ``target.libtpu`` cannot be had, or does not work with this jax
+        ``target.libtpu`` or ``target.jax`` cannot be had, or do not work with each other
     ProgramError
         the entry cannot be used, its arguments are unusable, or its function fails under tracing
     CompileError
-        the compiler refused the program, died, or took more than ``job.compile.timeout_seconds``; ends with the path
-        of the log
+        the compiler refused the program, died, or took more than ``job.compile.timeout_seconds`` or
+        ``max_memory_bytes``, or was cancelled; ends with the path of the log
     """
     resolve(job.target.topology)  # a wrong name is found before anything is downloaded
-    toolchain = toolchains.select(job.target)
+    python, toolchain = interpreters.select(job.target)
     inherited = flags.inherit(job.target, toolchain, os.environ)
     try:
-        return _compile(job, directory, toolchain, inherited, shared)
+        return _compile(job, directory, toolchain, inherited, shared, python=python, cancelled=cancelled)
     except CompileError as error:
         # with a toolchain of the user's choice, that may be the reason
         if toolchain is not None and not toolchain.installed and not isinstance(error, ToolchainError):
-            _blame(toolchain, error)
+            _blame(toolchain, python, error)
         raise
 
 
-def probe_toolchain(toolchain: Toolchain) -> CompileResult:
+def probe_toolchain(toolchain: Toolchain | None, python: Path | None = None) -> CompileResult:
     """Compile a program of ten small arrays for one v5e chip with ``toolchain``; a few seconds. Files are not kept.
 
-    Raises :class:`ToolchainError` with the working range if that fails: this jax cannot drive it.
+    ``python`` is the interpreter that compiles, default: this one; without ``toolchain`` with the libtpu it has.
+
+    Raises :class:`ToolchainError` with the working range if that fails: that jax cannot drive it.
     """
     document = {
         "source": {"path": "none"},
         "program": {"entry": "migrate.demo.tiny:next_token_step"},
         "target": {"topology": "v5e:1x1", "mesh": {"data": 1}},
         "output": "none",
-        "compile": {"timeout_seconds": _PROBE_SECONDS},
+        "compile": {"timeout_seconds": _PROBE_SECONDS, "cache": False},
     }
     with tempfile.TemporaryDirectory(prefix="reexport-probe-") as directory:
         try:
-            return _compile(job_from_mapping(document), Path(directory), toolchain, {})
+            return _compile(job_from_mapping(document), Path(directory), toolchain, {}, python=python)
         except ReexportError as error:
+            libtpu = f"libtpu {toolchain.version}" if toolchain else "its libtpu"
             raise ToolchainError(
-                f"libtpu {toolchain.version} does not work with this jax: it cannot compile a small program",
-                where="target.libtpu",
-                expected=toolchains.working_range(),
+                f"{libtpu} does not work with {f'the jax of {python}' if python else 'this jax'}: it cannot compile a "
+                "small program",
+                where="target.libtpu" if toolchain else "target.python",
+                expected=None if python else toolchains.working_range(),
                 found="\n    ".join(filter(None, (error.what, error.found))),
                 remedy="name another version, or use an interpreter with a jax of that libtpu's time",
             ) from error
 
 
-def _blame(toolchain: Toolchain, died: CompileError) -> None:
+def _blame(toolchain: Toolchain, python: Path | None, died: CompileError) -> None:
     """Raise :class:`ToolchainError` if ``toolchain`` is to blame: it cannot compile a small program either."""
     try:
-        probe_toolchain(toolchain)
+        probe_toolchain(toolchain, python)
     except ToolchainError as error:
         raise error from died
 
@@ -140,9 +148,15 @@ def _compile(
     toolchain: Toolchain | None,
     inherited: Mapping[str, str],
     shared: Sequence[ParameterSpec] = (),
+    *,
+    python: Path | None = None,
+    cancelled: threading.Event | None = None,
 ) -> CompileResult:
-    environment = worker_environment(job.target.topology, toolchain, inherited)
+    directory = directory.absolute()
     directory.mkdir(parents=True, exist_ok=True)
+    environment = worker_environment(job.target.topology, toolchain, inherited)
+    if python is not None:
+        environment["PYTHONPATH"] = str(interpreters.search_path(directory))
     request, result, log = (directory / name for name in (REQUEST_FILE, RESULT_FILE, LOG_FILE))
     if job.program.exported is not None:
         saved.fetch(job.program, directory)
@@ -150,34 +164,59 @@ def _compile(
     copied = policies.fetch(job.target, job.program)
     asked = Request(job.program, job.target, job.python_path, libtpu, inherited, tuple(shared), copied)
     request.write_text(asked.to_json())
-    result.unlink(missing_ok=True)  # of an earlier run in the same directory
+    for left in (result, directory / observe.INPUTS_FILE):  # of an earlier run in the same directory
+        left.unlink(missing_ok=True)
     where = f"program {job.program.name} for {job.target.topology}"
+    started, began = time.monotonic(), time.time()
+    lookup = cached.Lookup.of(job, asked, directory, environment, toolchain)
+    entry = lookup and lookup.find()
+    if entry is not None:
+        return _result(directory, time.monotonic() - started, cached=True)
+    if toolchain is not None:
+        flags.check(job.target.flags, toolchain)
     started = time.monotonic()
-    ended = _run(
-        # -P: what lies in the working directory must not stand in for reexport or its dependencies
-        [sys.executable, "-P", "-m", "migrate.compiler.worker", str(request)],
+    ended = process.run(
+        # -P: what lies in the working directory must not stand in for reexport or its dependencies; a file and not a
+        # module, whose package would be imported before the watch begins
+        [str(python or sys.executable), "-P", observe.__file__, str(request)],
         environment,
         log,
-        job.compile.timeout_seconds,
+        timeout_seconds=job.compile.timeout_seconds,
+        max_memory_bytes=job.compile.max_memory_bytes,
+        cancelled=cancelled,
     )
     seconds = time.monotonic() - started
-    if not result.exists():
+    if ended.reason != "exit" or not result.exists():
         if inherited and (flag := flags.refused_at_start(log.read_text(errors="replace"))):
             raise ConfigError(
                 f"the compiler does not take the flag {flag} from the environment",
                 where="target.inherit",
                 remedy=f"take it out of the variable; log: {log}",
             )
-        raise _died(ended, job.compile.timeout_seconds, where, log)
+        raise _died(ended, job.compile, where, log)
     document = json.loads(result.read_text())
     if "error" in document:
         raise _with_log(errors.from_json(document["error"]), log)
+    if lookup is not None:
+        subject = f"{job.program.origin} for {job.target.topology}"
+        reason = lookup.keep(subject, [RESULT_FILE, EXECUTABLE_FILE, EXPORTED_FILE, LOG_FILE], seconds, began)
+        if reason is not None:
+            with log.open("a") as lines:
+                lines.write(f"reexport: not put into the compile cache: {reason}\n")
+    return _result(directory, seconds, peak_bytes=ended.peak_bytes)
+
+
+def _result(directory: Path, seconds: float, *, cached: bool = False, peak_bytes: int = 0) -> CompileResult:
+    """What the worker, or the cache, left in ``directory``."""
+    result = directory / RESULT_FILE
     return CompileResult(
-        signature=Signature.from_json(document["signature"], where=str(result)),
+        signature=Signature.from_json(json.loads(result.read_text())["signature"], where=str(result)),
         executable=directory / EXECUTABLE_FILE,
         exported=directory / EXPORTED_FILE,
-        log=log,
+        log=directory / LOG_FILE,
         seconds=seconds,
+        cached=cached,
+        peak_bytes=peak_bytes,
     )
 
 
@@ -200,44 +239,22 @@ def worker_environment(
     return environment
 
 
-def _run(command: list[str], environment: dict[str, str], log: Path, timeout_seconds: float) -> int | None:
-    """Exit code of the command (negative: signal), None if it ran out of time. It never outlives this call."""
-    with log.open("wb") as output:
-        # A session of its own: Ctrl-C in the terminal reaches us alone, and we end it with whatever it started.
-        process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
-        )
-    try:
-        return process.wait(timeout_seconds)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(_GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    if process.stdin is not None:
-        process.stdin.close()
-
-
-def _died(ended: int | None, timeout_seconds: float, where: str, log: Path) -> CompileError:
+def _died(ended: Ended, limits: Compile, where: str, log: Path) -> CompileError:
     remedy = "another libtpu version or other flags may help"
-    if ended is None:
-        what = f"the compile took longer than {timeout_seconds:g} seconds and was ended"
+    if ended.reason == "cancelled":
+        what, remedy = "the compile was called off", "run it again"
+    elif ended.reason == "timeout":
+        what = f"the compile took longer than {limits.timeout_seconds:g} seconds and was ended"
         remedy = "raise compile.timeout_seconds; scanned layers compile faster than unrolled ones"
-    elif ended < 0:
-        what = f"the compile process was killed by {_signal_name(-ended)}"
-        if -ended == signal.SIGKILL:
+    elif ended.reason == "memory":
+        what = f"the compile took {ended.peak_bytes:,} bytes of memory, above compile.max_memory_bytes, and was ended"
+        remedy = f"raise compile.max_memory_bytes from {limits.max_memory_bytes:,}; scanned layers need less memory"
+    elif ended.code < 0:
+        what = f"the compile process was killed by {_signal_name(-ended.code)}"
+        if -ended.code == signal.SIGKILL:
             remedy = "the machine may have run out of memory; a training step takes about 1 GB"
     else:
-        what = f"the compile process ended with exit code {ended} and no result"
+        what = f"the compile process ended with exit code {ended.code} and no result"
     lines = log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
     shown = "".join(f"\n    {line}" for line in lines)
     return CompileError(what, where=where, found=f"last lines of its log:{shown}", remedy=f"{remedy}; log: {log}")
