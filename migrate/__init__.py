@@ -27,6 +27,8 @@ arrays          the OCDBT databases that hold the arrays
 receipt, ledger, failures, lease    state of a run
 manifest, orbax_metadata, export    what lies in an export; opening and checking one
 pointer         LATEST: the current export of an output, and those before it
+publication     make an export current, go back to an earlier one, wait for one
+retention       which exports and arrays may go, and deleting them
 audit           a full check of an export
 environment     versions and devices: what a program needs, and what is here
 loader          export -> a callable and its parameters, without relayout
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from migrate.planner import Plan
     from migrate.preparation import compile_program, plan
     from migrate.program import Program
+    from migrate.publication import wait_for
     from migrate.signature import Signature
     from migrate.sources import Leaf, SourceCheckpoint, open_checkpoint
 
@@ -94,6 +97,7 @@ _ORIGIN = {
     "plan": "preparation",
     "run": "driver",
     "verify_export": "audit",
+    "wait_for": "publication",
 }
 _MODULES = ("errors", "layout")
 
@@ -123,6 +127,7 @@ __all__ = [
     "plan",
     "run",
     "verify_export",
+    "wait_for",
 ]
 
 

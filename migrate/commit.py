@@ -141,25 +141,30 @@ def _commit_parameters(plan: Plan, destination: Destination) -> bytes:
         )
     records = _array_records(plan, receipts)
     owners = _chunk_owners(plan, receipts)
+    files: dict[str, FileRecord] = {}
     for tree in TREES:
         members = tuple(record for record in records if record.tree == tree)
         if members or tree == "params":
-            _commit_tree(destination.directory(tree), members, owners[tree])
-    parameter_set = ParameterSet(FORMAT_VERSION, plan.parameter_set, records)
+            written = _commit_tree(destination.directory(tree), members, owners[tree])
+            files |= {f"{tree}/{name}": FileRecord.of(content) for name, content in written.items()}
+    parameter_set = ParameterSet(FORMAT_VERSION, plan.parameter_set, records, files)
     return _create_or_keep(destination.parameters_uri, PARAMETERS_KEY, PARAMETER_SET.dump(parameter_set))
 
 
-def _commit_tree(directory: str, records: tuple[ArrayRecord, ...], owners: Mapping[str, str]) -> None:
-    """Make one Orbax checkpoint of what the writers left in ``directory``."""
+def _commit_tree(directory: str, records: tuple[ArrayRecord, ...], owners: Mapping[str, str]) -> dict[str, bytes]:
+    """Make one Orbax checkpoint of what the writers left in ``directory``; returns Orbax's own files by name."""
     _merge(directory, owners, records)
     _delete_leftovers(directory, set(owners.values()))
-    storage.write(directory, orbax_metadata.TREE_METADATA_KEY, orbax_metadata.tree_metadata(records))
+    files = {orbax_metadata.TREE_METADATA_KEY: orbax_metadata.tree_metadata(records)}
     if any(record.prng_impl for record in records):
-        storage.write(directory, orbax_metadata.ARRAY_METADATA_KEY, orbax_metadata.array_metadata(records))
-    storage.write(directory, orbax_metadata.CHECKPOINT_METADATA_KEY, orbax_metadata.checkpoint_metadata())
+        files[orbax_metadata.ARRAY_METADATA_KEY] = orbax_metadata.array_metadata(records)
+    files[orbax_metadata.CHECKPOINT_METADATA_KEY] = orbax_metadata.checkpoint_metadata()
     if not storage.is_local(directory):
-        storage.write(directory, orbax_metadata.COMMIT_SUCCESS_KEY, b"")
+        files[orbax_metadata.COMMIT_SUCCESS_KEY] = b""
+    for name, content in files.items():
+        storage.write(directory, name, content)
     storage.flush(directory)
+    return files
 
 
 def _array_records(plan: Plan, receipts: Mapping[str, Receipt]) -> tuple[ArrayRecord, ...]:

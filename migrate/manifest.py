@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from migrate.errors import NotAnExportError
@@ -62,6 +62,19 @@ class ArrayRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class FileRecord:
+    """A file of the export."""
+
+    sha256: str
+    nbytes: int
+
+    @classmethod
+    def of(cls, data: bytes) -> FileRecord:
+        """The record of ``data``."""
+        return cls(hashlib.sha256(data).hexdigest(), len(data))
+
+
+@dataclass(frozen=True, slots=True)
 class ParameterSet:
     """The arrays of one or several exports; lies beside them as ``parameters.json``."""
 
@@ -70,6 +83,8 @@ class ParameterSet:
     """Content address: source identity and storage layout."""
     arrays: tuple[ArrayRecord, ...]
     """In HLO parameter order."""
+    files: dict[str, FileRecord] = field(default_factory=dict)
+    """What Orbax reads beside the arrays, by tree and name, e.g. ``params/_METADATA``."""
 
     @property
     def nbytes(self) -> int:
@@ -87,19 +102,6 @@ class SourceRecord:
     identity: str
     step: int | None
     item: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class FileRecord:
-    """A file of the export."""
-
-    sha256: str
-    nbytes: int
-
-    @classmethod
-    def of(cls, data: bytes) -> FileRecord:
-        """The record of ``data``."""
-        return cls(hashlib.sha256(data).hexdigest(), len(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class Manifest:
     """Digest of the set's ``parameters.json``."""
     source: SourceRecord
     programs: tuple[ProgramRecord, ...]
+    """The primary one first."""
     dropped: tuple[tuple[str, str], ...]
     """(leaf, rule) for every leaf that was left out."""
     tools: dict[str, str]

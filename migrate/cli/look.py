@@ -45,11 +45,12 @@ def verify(export: str, as_json: bool) -> None:
 
     EXPORT is an output, whose current export is taken, or one export's directory.
     """
+    from migrate import audit
     from migrate import export as exports
     from migrate.report import terminal
 
     found = exports.open_export(export)
-    checked = exports.verify_export(found, workers=os.cpu_count() or 1)
+    checked = audit.verify_export(found, workers=os.cpu_count() or 1)
     if as_json:
         print_json({"export": found.uri, "intact": True, **checked.to_json()})
     else:

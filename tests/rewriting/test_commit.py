@@ -13,6 +13,7 @@ import pytest
 import tensorstore as ts
 
 from migrate import arrays, commit, export, receipt, rewrite, storage, verify
+from migrate.audit import verify_export
 from migrate.errors import (
     CheckpointNotFoundError,
     NotAnExportError,
@@ -21,7 +22,7 @@ from migrate.errors import (
     StorageError,
     VerificationError,
 )
-from migrate.export import open_export, verify_export
+from migrate.export import open_export
 from migrate.manifest import COMMIT_KEY, MANIFEST_KEY, PARAMETERS_KEY
 
 from .conftest import Run, crc32c, database_of, make_run, random_array, write_checkpoint

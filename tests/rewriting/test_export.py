@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from migrate import commit, driver, storage
+from migrate.audit import verify_export
 from migrate.commit import CommitRequest
 from migrate.compiler import CompileResult
 from migrate.config import job_from_mapping
 from migrate.errors import ExitCode, NotAnExportError, VerificationError
-from migrate.export import Export, Paths, is_export, latest, open_export, set_latest, verify_export
+from migrate.export import Export, Paths, is_export, latest, open_export, set_latest
 from migrate.manifest import FileRecord, ProgramRecord
 from migrate.preparation import Prepared, Silent
 from migrate.signature import Signature
@@ -40,7 +41,7 @@ def committed(two_arrays: Run, signature: Signature) -> Export:
 
 def test_an_intact_export_gives_its_signature_back(committed: Export, signature: Signature) -> None:
     assert committed.signature() == committed.signature("main") == signature
-    assert verify_export(committed).files == 1
+    assert verify_export(committed).files == 3
     with pytest.raises(NotAnExportError, match="no program 'other'") as caught:
         committed.program("other")
     assert caught.value.expected == "one of main"

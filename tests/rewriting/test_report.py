@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from migrate import export
+from migrate import audit, export
 from migrate.compiler import CompileResult
 from migrate.config import job_from_mapping
 from migrate.driver import Result
@@ -57,7 +57,7 @@ def finished(run: Run) -> export.Export:
 
 
 def test_plan_shows_every_array_and_the_sums(out: Console, prepared: Prepared) -> None:
-    terminal.show_plan(out, prepared)
+    show_plan(out, prepared)
     lines = text_of(out).splitlines()
     kernel = next(line.split() for line in lines if line.startswith("layer/kernel"))
     #                         dtype       shape   source  x  chunks  target x chunks  order  bytes
@@ -69,7 +69,7 @@ def test_plan_shows_every_array_and_the_sums(out: Console, prepared: Prepared) -
 
 
 def test_a_limit_says_how_many_are_left(out: Console, prepared: Prepared) -> None:
-    terminal.show_plan(out, prepared, limit=1)
+    show_plan(out, prepared, limit=1)
     assert "... and 1 more" in text_of(out)
     assert "layer/bias" not in text_of(out)
 
@@ -85,13 +85,13 @@ PATTERNS = [
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_rules_are_printed_as_they_are(out: Console, prepared: Prepared, pattern: str) -> None:
     plan = dataclasses.replace(prepared.plan, dropped=(("opt/mu", f"drop: {pattern}"), ("opt/nu", f"drop: {pattern}")))
-    terminal.show_plan(out, dataclasses.replace(prepared, plan=plan))
+    show_plan(out, dataclasses.replace(prepared, plan=plan))
     assert f"not rewritten: 2 leaves drop: {pattern}" in text_of(out)
 
 
 def test_array_names_are_printed_as_they_are(out: Console, prepared: Prepared) -> None:
     arrays = tuple(dataclasses.replace(array, path=("[red]x", ":key:")) for array in prepared.plan.arrays)
-    terminal.show_plan(out, dataclasses.replace(prepared, plan=dataclasses.replace(prepared.plan, arrays=arrays)))
+    show_plan(out, dataclasses.replace(prepared, plan=dataclasses.replace(prepared.plan, arrays=arrays)))
     assert "[red]x/:key:" in text_of(out)
 
 
@@ -105,12 +105,12 @@ def test_checkpoint(out: Console, two_arrays: Run) -> None:
 def test_export_and_its_check(out: Console, two_arrays: Run) -> None:
     found = finished(two_arrays)
     terminal.show_export(out, found)
-    terminal.show_checked(out, found, export.verify_export(found))
+    terminal.show_checked(out, found, audit.verify_export(found))
     text = text_of(out)
     for record in found.parameter_set().arrays:
         assert record.digest[:12] in text
     assert "xla_tpu_scoped_vmem_limit_kib=65536" in text
-    assert f"Export {found.manifest.export} is intact: 2 arrays in 5 chunks, 1.2 KiB, and 0 program files" in text
+    assert f"Export {found.manifest.export} is intact: 2 arrays in 5 chunks, 1.2 KiB, and 2 files" in text
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -122,7 +122,7 @@ def test_result(out: Console, two_arrays: Run, again: bool) -> None:
 
 
 def test_signature_and_memory(out: Console, prepared: Prepared) -> None:
-    terminal.show_compiled(out, prepared.compiled)
+    terminal.show_compiled(out, list(prepared.compiled.values()))
     row = next(line for line in text_of(out).splitlines() if "embed/table" in line).split()
     assert row[:5] == ["0", "params", "embed/table", "bf16[16,2]{1,0:T(8,128)}", "-,model"]
     assert "temporary 2.0 KiB, code 4.0 KiB" in text_of(out)
