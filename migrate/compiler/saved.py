@@ -7,6 +7,8 @@ which knows what an artifact does not: the arguments' names, which one holds the
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,29 +55,42 @@ def fetch(config: ProgramConfig, directory: Path) -> None:
 def saved_program(config: ProgramConfig, directory: Path, mesh: Mesh, platform: str) -> Program:
     """The program in the artifact that :func:`fetch` put into ``directory``. Runs in the worker.
 
-    Raises :class:`ProgramError` if it is no artifact, was exported for another platform or number of devices, or
-    shards over axes that ``mesh`` does not have.
+    Raises what :func:`program_from_artifact` does.
+    """
+    data = (directory / SAVED_FILE).read_bytes()
+    specs = _specs(directory)
+    program = program_from_artifact(data, specs, mesh, platform, where=f"program.exported: {config.exported}")
+    return program if specs else replace(program, parameters=config.parameters, donated=config.donated)
+
+
+def program_from_artifact(
+    data: bytes, specs: Sequence[ParameterSpec], mesh: Mesh, platform: str, *, where: str
+) -> Program:
+    """The program in the ``jax.export`` artifact ``data``, sharded over ``mesh``.
+
+    ``specs`` are the parameters of the signature that came with it, in order; without them the artifact's own shardings
+    count and its arguments have no names. Raises :class:`ProgramError` naming ``where`` if it is no artifact, was
+    exported for another platform or number of devices, or shards over axes that ``mesh`` does not have.
     """
     import jax
     import jax.export
 
     try:
-        exported = jax.export.deserialize(bytearray((directory / SAVED_FILE).read_bytes()))
+        exported = jax.export.deserialize(bytearray(data))
     except Exception as error:  # a flatbuffer reader on foreign bytes raises anything
         raise ProgramError(
             "not a jax.export artifact this jax can read",
-            where="program.exported",
-            found=f"{config.exported}: {type(error).__name__}: {error}"[:500],
+            where=where,
+            found=f"{type(error).__name__}: {error}"[:500],
         ) from error
     if platform not in exported.platforms or exported.nr_devices not in {1, mesh.size}:
         raise ProgramError(
             "the saved program was exported for another kind or number of devices",
-            where="program.exported",
+            where=where,
             expected=f"{mesh.size} {platform} devices, as the target has",
             found=f"{exported.nr_devices} {' or '.join(exported.platforms)} devices",
             remedy="choose a slice with as many devices, or export again from the model's code",
         )
-    specs = _specs(directory)
     shardings = _shardings(exported, specs, mesh)
     structs = [
         jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)
@@ -83,16 +98,14 @@ def saved_program(config: ProgramConfig, directory: Path, mesh: Mesh, platform: 
     ]
     arguments, keywords = jax.tree.unflatten(exported.in_tree, structs)
     if keywords:
-        raise ProgramError(
-            "the saved program takes keyword arguments", where="program.exported", found=str(sorted(keywords))
-        )
+        raise ProgramError("the saved program takes keyword arguments", where=where, found=str(sorted(keywords)))
 
     def call(*values: Any) -> Any:
         return exported.call(*values)
 
     call.__name__ = exported.fun_name
     if not specs:
-        return Program(call, arguments, parameters=config.parameters, donated=config.donated)
+        return Program(call, arguments)
     # one argument may be empty, so count leaves instead of names
     owners = [jax.tree.leaves(tree) for tree in jax.tree.unflatten(exported.in_tree, specs)[0]]
     names = [leaves[0].argument if leaves else f"arg{number}" for number, leaves in enumerate(owners)]
@@ -114,7 +127,7 @@ def _specs(directory: Path) -> list[ParameterSpec]:
     return list(Signature.from_json(path.read_bytes(), where=str(path)).parameters)
 
 
-def _shardings(exported: Any, specs: list[ParameterSpec], mesh: Mesh) -> list[Any]:
+def _shardings(exported: Any, specs: Sequence[ParameterSpec], mesh: Mesh) -> list[Any]:
     """A sharding on ``mesh`` for each argument: the signature's, else the artifact's own."""
     from jax.sharding import NamedSharding, PartitionSpec
 
