@@ -50,6 +50,8 @@ class CommitRequest:
     """Seconds of each stage before the rewrite."""
     rewrite_began: float
     """Unix time in seconds."""
+    publish: bool = True
+    """Whether the export becomes the current one."""
 
     @property
     def paths(self) -> Paths:
@@ -68,7 +70,7 @@ class Work:
 
 
 def commit(request: CommitRequest, destination: Destination) -> Export:
-    """Make the export exist and the current one.
+    """Make the export exist and, unless the request says otherwise, the current one.
 
     Raises :class:`StorageError` if an item has no durable receipt or the output cannot be written,
     :class:`SourceError` if the source was changed since it was opened, :class:`VerificationError` if the merged
@@ -100,7 +102,8 @@ def commit(request: CommitRequest, destination: Destination) -> Export:
     record = Commit(FORMAT_VERSION, request.export_id, FileRecord.of(manifest_data).sha256)
     storage.flush(uri)
     _create_or_keep(uri, COMMIT_KEY, COMMIT.dump(record))
-    export.set_latest(request.output, request.export_id)
+    if request.publish:
+        export.set_latest(request.output, request.export_id)
     storage.delete_directory(destination.run_uri)
     return export.open_export(uri)
 

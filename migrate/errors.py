@@ -184,6 +184,10 @@ class NotAnExportError(ReexportError):
     """The path holds no committed export."""
 
 
+class NotPublishedError(ReexportError, TimeoutError):
+    """The export that was waited for did not become the current one in time."""
+
+
 class EnvironmentMismatchError(ReexportError):
     """This process cannot run the export: other devices, jax, jaxlib or libtpu than it was compiled for."""
 
