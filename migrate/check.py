@@ -108,7 +108,7 @@ def check_export(
     problems: list[EnvironmentMismatchError] = []
     difference = None
     if job is not None:
-        compiled = open_side(job, settings, where="--target", reporter=reporter)
+        compiled = open_side(job, settings, program=record.name, where="--target", reporter=reporter)
         limit = compiled.max_chunk_bytes or DEFAULT_MAX_CHUNK_BYTES
         difference = compare_signatures(signature, compiled.signature, max_chunk_bytes=limit)
     if devices:

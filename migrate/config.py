@@ -104,8 +104,8 @@ class Target(Section):
     jax: str | None = Field(
         None,
         pattern=r"^\d+(\.\d+){2,3}$",
-        description="Version of jax that compiles, with the libtpu of its time; default: the installed one. Put into an "
-        "environment of its own when it is first used.",
+        description="Version of jax that compiles, with the libtpu of its time; default: the installed one. Put into "
+        "an environment of its own when it is first used.",
     )
     python: str | None = Field(
         None, min_length=1, description="Interpreter that compiles, with the jax, jaxlib and libtpu installed for it."
@@ -177,6 +177,22 @@ class Job(Section):
     def program(self) -> ProgramConfig:
         """The primary program: it chooses the layouts of the parameters that several programs share."""
         return next((program for program in self.programs if program.primary), self.programs[0])
+
+    def find_program(self, name: str | None) -> ProgramConfig:
+        """The program ``name``; the primary one for None, and the only one by any name.
+
+        Raises :class:`ConfigError` listing those there are.
+        """
+        if name is None or len(self.programs) == 1:
+            return self.program
+        for program in self.programs:
+            if program.name == name:
+                return program
+        raise ConfigError(
+            f"the job has no program {name!r}",
+            where="programs",
+            expected=f"one of {', '.join(program.name for program in self.programs)}",
+        )
 
     @property
     def secondary_programs(self) -> tuple[ProgramConfig, ...]:

@@ -6,11 +6,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from migrate import export, failures, receipt, rewrite, storage
+from migrate.collector import wait_for_collector
 from migrate.commit import CommitRequest, Work
 from migrate.config import Job
 from migrate.environment import installed_versions
@@ -76,19 +77,31 @@ def run(
     export receive this one beside it, as the current one. Raises :class:`ReexportError`.
     """
     started = time.perf_counter()
-    reporter = reporter or Silent()
-    job = as_job(job)
     with compile_directory() as directory:
-        prepared = prepare(job, directory, reporter)
-        paths = Paths(job.output)
-        reporter.planned(prepared)
-        if _already_committed(paths, prepared, supersede):
-            export.set_latest(job.output, prepared.export_id)
-            found = export.open_export(paths.export(prepared.export_id))
-            return Result(found, prepared.plan, True, 0, 0, time.perf_counter() - started)
-        done, written = _rewrite(paths, prepared, reporter)
+        prepared = prepare(as_job(job), directory, reporter)
+        result = run_prepared(prepared, supersede=supersede, reporter=reporter)
+    return replace(result, seconds=time.perf_counter() - started)
+
+
+def run_prepared(
+    prepared: Prepared, *, supersede: bool = False, publish: bool = True, reporter: Reporter | None = None
+) -> Result:
+    """What :func:`run` does once the plan is made; ``prepared`` must still have its compile directory.
+
+    Without ``publish`` the export is committed, but LATEST stays as it is. Raises :class:`ReexportError`.
+    """
+    started = time.perf_counter()
+    reporter = reporter or Silent()
+    paths = Paths(prepared.job.output)
+    reporter.planned(prepared)
+    done = written = 0
+    already = _already_committed(paths, prepared, supersede)
+    if not already:
+        done, written = _rewrite(paths, prepared, reporter, publish)
+    elif publish:
+        export.set_latest(paths.output, prepared.export_id)
     committed = export.open_export(paths.export(prepared.export_id))
-    return Result(committed, prepared.plan, False, done, written, time.perf_counter() - started)
+    return Result(committed, prepared.plan, already, done, written, time.perf_counter() - started)
 
 
 def _already_committed(paths: Paths, prepared: Prepared, supersede: bool) -> bool:
@@ -106,10 +119,16 @@ def _conflict(found: Export, prepared: Prepared) -> OutputConflictError:
         differences.append(
             f"source {source.uri}, identity {source.identity[:12]} (now {prepared.checkpoint.identity[:12]})"
         )
+    there, here = [program.name for program in found.manifest.programs], list(prepared.compiled)
+    if there != here:
+        differences.append(f"programs {', '.join(there)} (now {', '.join(here)})")
     for program in found.manifest.programs:
-        old, new = program.fingerprint, prepared.signature.fingerprint
+        if program.name not in prepared.compiled:
+            continue
+        old, new = program.fingerprint, prepared.compiled[program.name].signature.fingerprint
+        of = f" of {program.name}" if len(there) > 1 else ""
         differences += [
-            f"{_FIELDS[name]} {_shown(getattr(old, name))} (now {_shown(getattr(new, name))})"
+            f"{_FIELDS[name]}{of} {_shown(getattr(old, name))} (now {_shown(getattr(new, name))})"
             for name in _FIELDS
             if getattr(old, name) != getattr(new, name)
         ]
@@ -135,20 +154,24 @@ _FIELDS = {
 """Fingerprint fields, as a person calls them."""
 
 
+_DIGEST_CHARACTERS = 64
+
+
 def _shown(value: object) -> str:
     """A fingerprint's value: digests shortened, pairs joined."""
     if isinstance(value, tuple):
         return " ".join(f"{name}={setting}" for name, setting in value) or "none"
-    return str(value)[:16]
+    return str(value) if len(str(value)) != _DIGEST_CHARACTERS else str(value)[:16]
 
 
-def _rewrite(paths: Paths, prepared: Prepared, reporter: Reporter) -> tuple[int, int]:
+def _rewrite(paths: Paths, prepared: Prepared, reporter: Reporter, publish: bool) -> tuple[int, int]:
     """Write, verify and commit; (items, logical bytes) that were not there before."""
     plan, export_id = prepared.plan, prepared.export_id
     run_uri = paths.run(plan.parameter_set)
     lease = Lease(run_uri)
     ledger_directory = tempfile.mkdtemp(prefix="reexport-ledger-")
     try:
+        wait_for_collector(paths.output)
         if export.is_export(paths.export(export_id)):
             return 0, 0  # another driver committed it before this one had the lease
         destination = Destination(
@@ -156,7 +179,7 @@ def _rewrite(paths: Paths, prepared: Prepared, reporter: Reporter) -> tuple[int,
         )
         failures.take(destination)
         _delete_unfinished(paths, destination, export_id)
-        programs = (_store_program(paths, prepared),)
+        programs = _store_programs(paths, prepared)
         items = plan.items
         if storage.exists(destination.parameters_uri, PARAMETERS_KEY):
             items = ()  # another export shares the set
@@ -174,6 +197,7 @@ def _rewrite(paths: Paths, prepared: Prepared, reporter: Reporter) -> tuple[int,
             tools=installed_versions(_TOOLS),
             timings=prepared.timings,
             rewrite_began=time.time(),
+            publish=publish,
         )
         reporter.started(len(items), nbytes, len(receipts))
         rewrite.allow(destination)
@@ -220,24 +244,22 @@ def _failure(found: list[ReexportError], destination: Destination) -> ReexportEr
     return first
 
 
-def _store_program(paths: Paths, prepared: Prepared) -> ProgramRecord:
-    """Put the program's files into the export's directory, which does not exist until COMMIT.json does."""
-    job, compiled = prepared.job, prepared.compiled
-    contents = {
-        SIGNATURE_FILE: compiled.signature.to_json().encode(),
-        EXECUTABLE_FILE: compiled.executable.read_bytes(),
-        EXPORTED_FILE: compiled.exported.read_bytes(),
-    }
-    directory = paths.program(prepared.export_id, job.program.name)
+def _store_programs(paths: Paths, prepared: Prepared) -> tuple[ProgramRecord, ...]:
+    """Put the programs' files into the export's directory, which does not exist until COMMIT.json does."""
     storage.delete(paths.export(prepared.export_id), MANIFEST_KEY)  # of a run that died before its commit
-    for name, data in contents.items():
-        storage.write(directory, name, data)
-    return ProgramRecord(
-        name=job.program.name,
-        entry=job.program.origin,
-        fingerprint=compiled.signature.fingerprint,
-        files={name: FileRecord.of(data) for name, data in contents.items()},
-    )
+    origins = {program.name: program.origin for program in prepared.job.programs}
+    records = []
+    for name, compiled in prepared.compiled.items():
+        contents = {
+            SIGNATURE_FILE: compiled.signature.to_json().encode(),
+            EXECUTABLE_FILE: compiled.executable.read_bytes(),
+            EXPORTED_FILE: compiled.exported.read_bytes(),
+        }
+        for file, data in contents.items():
+            storage.write(paths.program(prepared.export_id, name), file, data)
+        files = {file: FileRecord.of(data) for file, data in contents.items()}
+        records.append(ProgramRecord(name, origins[name], compiled.signature.fingerprint, files))
+    return tuple(records)
 
 
 def _check_free_space(output: str, nbytes: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from migrate import arrays, storage
 from migrate.box import Box
 from migrate.compiler import executable
+from migrate.compiler.arguments import key_text
+from migrate.compiler.describe import physical_layout
 from migrate.compiler.mesh import build_mesh
 from migrate.environment import Devices, check_devices, check_versions
-from migrate.errors import VerificationError
+from migrate.errors import EnvironmentMismatchError, VerificationError
 from migrate.export import Export, open_export
 from migrate.manifest import EXECUTABLE_FILE, ArrayRecord
 from migrate.signature import ParameterSpec, Signature
@@ -71,18 +73,26 @@ class LoadedProgram:
 
 
 def load(
-    uri: str | os.PathLike[str], program: str | None = None, *, devices: Sequence[jax.Device] | None = None
+    uri: str | os.PathLike[str],
+    program: str | None = None,
+    *,
+    devices: Sequence[jax.Device] | None = None,
+    params: Any = None,
 ) -> LoadedProgram:
     """Load a committed export: ``uri`` is its directory, or an output root, whose LATEST is followed.
 
-    ``program`` names one of several programs. ``devices`` (default: ``jax.devices()``) must be those the export was
+    ``program`` names one of several programs; default: the primary one. Only the parameters that it takes are read.
+    ``params`` are those of another program of the export, loaded before: what both take is shared and not read again,
+    so that ``migrate.load(uri, "prefill", params=decode.params)`` adds an executable and no weights. A program that
+    donates its parameters must not share them. ``devices`` (default: ``jax.devices()``) must be those the export was
     compiled for. At any time the host holds the bytes of about two arrays besides the parameters themselves.
 
     The executable is a pickle; its digest is compared with the committed manifest first, so trust in the output
     directory is trust in what runs (docs/export-format.md).
 
     Raises :class:`migrate.errors.NotAnExportError`, :class:`VerificationError` if a file is not the committed one, and
-    :class:`EnvironmentMismatchError` before anything is read if this process cannot run the export.
+    :class:`EnvironmentMismatchError` before anything is read if this process cannot run the export, or ``params`` hold
+    an array that does not lie as the program expects it.
     """
     export = open_export(uri)
     record = export.program(program)
@@ -90,7 +100,8 @@ def load(
     chosen = check_environment(signature, devices)
     compiled = executable.load(export.read_file(record, EXECUTABLE_FILE), chosen)
     mesh = _mesh(compiled, signature, chosen)
-    weights = _read_weights(export, signature, mesh)
+    given = {tuple(map(key_text, keys)): leaf for keys, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    weights = _read_weights(export, signature, mesh, given)
     numbers = jax.tree.unflatten(compiled.in_tree, range(len(signature.parameters)))[0]
     position = next(i for i, tree in enumerate(numbers) if set(jax.tree.leaves(tree)) & set(weights))
     return LoadedProgram(
@@ -119,14 +130,20 @@ def _mesh(compiled: jax.stages.Compiled, signature: Signature, devices: Sequence
     return build_mesh(devices, dict(signature.fingerprint.mesh))
 
 
-def _read_weights(export: Export, signature: Signature, mesh: Mesh) -> dict[int, jax.Array]:
-    """HLO parameter number -> array, for every parameter that the export holds."""
+def _read_weights(
+    export: Export, signature: Signature, mesh: Mesh, given: Mapping[tuple[str, ...], Any]
+) -> dict[int, jax.Array]:
+    """HLO parameter number -> array, for every parameter of the program; ``given`` are taken as they are."""
     records = {record.path: record for record in export.parameter_set().arrays if record.tree == "params"}
     database = arrays.root_database(export.parameters_uri)
     loaded: dict[int, jax.Array] = {}
     pending: _Pending | None = None
     # one array is read while the one before it goes to its devices
     for parameter in signature.weights:
+        if parameter.path in given:
+            _check_given(parameter, given[parameter.path], mesh)
+            loaded[parameter.number] = given[parameter.path]
+            continue
         if parameter.path not in records:
             raise VerificationError(f"the export holds no array for parameter {parameter.name}", where=export.uri)
         following = _Pending(records[parameter.path], parameter, mesh, database)
@@ -138,6 +155,26 @@ def _read_weights(export: Export, signature: Signature, mesh: Mesh) -> dict[int,
     return loaded
 
 
+def _check_given(parameter: ParameterSpec, array: Any, mesh: Mesh) -> None:
+    """Refuse an array that the executable would not take as it is. Raises :class:`EnvironmentMismatchError`."""
+    sharding = _sharding(parameter, mesh)
+    if (
+        isinstance(array, jax.Array)
+        and (array.shape, array.dtype.name) == (parameter.shape, parameter.dtype)
+        and array.sharding.is_equivalent_to(sharding, array.ndim)
+        and _has_layout(array, parameter)
+    ):
+        return
+    found: Any = getattr(array, "format", type(array).__name__)
+    raise EnvironmentMismatchError(
+        "a given parameter does not lie as the program expects it",
+        where=f"params: {parameter.name}",
+        expected=f"{parameter.dtype}{list(parameter.shape)}, {Format(_layout(parameter), sharding)}",
+        found=f"{getattr(array, 'dtype', '')}{list(getattr(array, 'shape', ()))}, {found}",
+        remedy="give the params of another program of this export, loaded onto the same devices",
+    )
+
+
 class _Pending:
     """An array whose shards are being read."""
 
@@ -145,11 +182,7 @@ class _Pending:
         self.parameter = parameter
         self._record = record
         self._order = parameter.major_to_minor
-        self._sharding = NamedSharding(
-            mesh,
-            _partition_spec(parameter.partition),
-            memory_kind=None if parameter.memory_kind == "device" else parameter.memory_kind,
-        )
+        self._sharding = _sharding(parameter, mesh)
         store = arrays.open_array(record.stored, database)
         self._boxes = {
             device: _box(index or (), parameter.shape)
@@ -179,8 +212,8 @@ class _Pending:
         physical = jax.make_array_from_single_device_arrays(
             tuple(parameter.shape[dimension] for dimension in order), physical_sharding, on_devices
         )
-        layout = Layout(order, parameter.tiles or None, parameter.element_bits)
-        if order == tuple(range(len(order))) and physical.format.layout == layout:
+        layout = _layout(parameter)
+        if order == tuple(range(len(order))) and _has_layout(physical, parameter):
             return physical
         logical: jax.Array = _logical(order, Format(layout, self._sharding))(physical)
         return logical
@@ -191,6 +224,20 @@ def _logical(order: tuple[int, ...], format_: Format) -> Any:
     """Undo the permutation ``order``; into a layout of that order it moves no byte within a shard."""
     inverse = tuple(int(dimension) for dimension in np.argsort(order))
     return jax.jit(lambda physical: physical.transpose(inverse), out_shardings=format_)
+
+
+def _layout(parameter: ParameterSpec) -> Layout:
+    return Layout(parameter.major_to_minor, parameter.tiles or None, parameter.element_bits)
+
+
+def _has_layout(array: Any, parameter: ParameterSpec) -> bool:
+    expected = (parameter.major_to_minor, parameter.tiles, parameter.element_bits)
+    return physical_layout(array.format.layout, parameter.name) == expected
+
+
+def _sharding(parameter: ParameterSpec, mesh: Mesh) -> NamedSharding:
+    kind = None if parameter.memory_kind == "device" else parameter.memory_kind
+    return NamedSharding(mesh, _partition_spec(parameter.partition), memory_kind=kind)
 
 
 def _partition_spec(partition: Sequence[tuple[str, ...]]) -> PartitionSpec:

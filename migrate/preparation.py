@@ -6,19 +6,19 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from migrate import compiler, sources, storage
-from migrate.compiler import CompileResult
+from migrate.compiler import CompileResult, policies
 from migrate.config import Job, job_from_mapping, load_job
-from migrate.errors import ConfigError, ReexportError, StorageError
+from migrate.errors import ConfigError, ProgramError, ReexportError, StorageError
 from migrate.mapping import check_select, match
 from migrate.planner import Plan, make_plan
-from migrate.signature import Signature, canonical_digest
+from migrate.signature import ParameterSpec, Signature, canonical_digest
 from migrate.sources import SourceCheckpoint
 
 
@@ -66,20 +66,23 @@ class Prepared:
 
     job: Job
     checkpoint: SourceCheckpoint
-    compiled: CompileResult
+    compiled: Mapping[str, CompileResult]
+    """By program's name, the primary one first."""
     plan: Plan
     timings: dict[str, float] = field(default_factory=dict)
     """Seconds of each stage."""
 
     @property
-    def signature(self) -> Signature:
-        """What the executable expects."""
-        return self.compiled.signature
+    def signatures(self) -> tuple[Signature, ...]:
+        """What the executables expect, that of the primary program first."""
+        return tuple(result.signature for result in self.compiled.values())
 
     @property
     def export_id(self) -> str:
-        """Content address of the export: parameter set and fingerprint."""
-        return canonical_digest([self.plan.parameter_set, self.signature.fingerprint.digest])[:16]
+        """Content address of the export: parameter set and fingerprints, with names where several programs are."""
+        fingerprints = [(name, result.signature.fingerprint.digest) for name, result in self.compiled.items()]
+        identity = fingerprints[0][1] if len(fingerprints) == 1 else fingerprints
+        return canonical_digest([self.plan.parameter_set, identity])[:16]
 
 
 def as_job(job: Job | Mapping[str, Any] | str | Path) -> Job:
@@ -130,12 +133,11 @@ def prepare(job: Job, directory: Path, reporter: Reporter | None = None) -> Prep
         checkpoint = open_source(job)
         check_select(checkpoint.leaves, job.source.select)
     with _timed(timings, "compile"):
-        reporter.stage("compiling", f"{job.program.origin} for {job.target.topology}")
-        compiled = compiler.compile_program(job, directory)
+        compiled = compile_programs(job, directory, reporter)
     with _timed(timings, "plan"):
         mapping = match(
             checkpoint.leaves,
-            compiled.signature.weights,
+            union_of_weights(result.signature for result in compiled.values()),
             rules=job.mapping,
             select=job.source.select,
             carry=job.source.carry,
@@ -173,8 +175,56 @@ def _check_output(job: Job) -> None:
             )
 
 
+def compile_programs(
+    job: Job, directory: Path, reporter: Reporter | None = None, *, last: str | None = None
+) -> dict[str, CompileResult]:
+    """Compile all programs of a job, the primary one first; by name, each into a directory of its own below
+    ``directory`` if there are several.
+
+    A parameter that several programs have lies as the first of them wants it. ``last`` names the last program that is
+    wanted; the ones after it are left out. Raises what
+    :func:`migrate.compiler.compile_program` does, and :class:`migrate.errors.ProgramError` if two programs do not agree
+    on a parameter.
+    """
+    reporter = reporter or Silent()
+    compiled: dict[str, CompileResult] = {}
+    for program in (job.program, *job.secondary_programs):
+        reporter.stage("compiling", f"{program.origin} for {job.target.topology}")
+        place = directory if len(job.programs) == 1 else directory / program.name
+        shared = union_of_weights(result.signature for result in compiled.values())
+        compiled[program.name] = compiler.compile_program(job.only(program), place, shared)
+        if program.name == last:
+            return compiled
+    parameters = [p for result in compiled.values() for p in result.signature.parameters]
+    policies.check_rules(job.target.layouts, parameters, "target.layouts")
+    return compiled
+
+
+def union_of_weights(signatures: Iterable[Signature]) -> tuple[ParameterSpec, ...]:
+    """The parameters that a checkpoint fills, each as the first of ``signatures`` that has it expects it.
+
+    Raises :class:`ProgramError` if one program has an array where another has a group of arrays.
+    """
+    union: dict[tuple[str, ...], ParameterSpec] = {}
+    owners: dict[tuple[str, ...], str] = {}
+    for signature in signatures:
+        for parameter in signature.weights:
+            if union.setdefault(parameter.path, parameter) is parameter:
+                owners[parameter.path] = signature.program
+    for path in union:
+        for length in range(1, len(path)):
+            if path[:length] in union:
+                raise ProgramError(
+                    "a parameter of one program is a group of parameters in another",
+                    where=f"{'/'.join(path[:length])} of program {owners[path[:length]]}",
+                    found=f"{'/'.join(path)} of program {owners[path]}",
+                    remedy="give one of them another path",
+                )
+    return tuple(union.values())
+
+
 def compile_program(job: Job | Mapping[str, Any] | str | Path, directory: str | Path) -> CompileResult:
-    """Compile a job's program for its target; signature, executable, artifact and log go to ``directory``.
+    """Compile a job's primary program for its target; signature, executable, artifact and log go to ``directory``.
 
     Raises what :func:`migrate.compiler.compile_program` does.
     """

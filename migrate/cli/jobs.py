@@ -37,16 +37,19 @@ def run(job: str, supersede: bool, as_json: bool) -> None:
 @click.argument("job", type=click.Path())
 @json_option
 def plan(job: str, as_json: bool) -> None:
-    """Show what a job would write, without writing it. Compiles the program."""
+    """Show what a job would write and what its layouts cost, without writing it. Compiles the programs."""
+    from migrate import costs
     from migrate.preparation import as_job, compile_directory, prepare
     from migrate.report import terminal
+    from migrate.report.plan import show_plan
 
     with compile_directory() as directory:
         prepared = prepare(as_job(job), directory, stages())
         if as_json:
-            print_json({"export": prepared.export_id, **prepared.plan.to_json()})
+            programs = costs.to_json(prepared.signatures)
+            print_json({"export": prepared.export_id, **prepared.plan.to_json(), "programs": programs})
         else:
-            terminal.show_plan(terminal.console(), prepared)
+            show_plan(terminal.console(), prepared)
 
 
 @click.command(
@@ -58,23 +61,34 @@ def plan(job: str, as_json: bool) -> None:
 @click.option("-o", "--output", type=click.Path(), help="Keep the signature, the executable and the log here.")
 @json_option
 def compile_(job: str, output: str | None, as_json: bool) -> None:
-    """Compile a job's program for its target and show what the executable expects of every parameter."""
+    """Compile a job's programs for its target and show what the executables expect of every parameter.
+
+    Of several programs each has a directory of its own in --output.
+    """
     from migrate.manifest import SIGNATURE_FILE
-    from migrate.preparation import compile_directory, compile_program
+    from migrate.preparation import as_job, compile_directory, compile_programs
     from migrate.report import terminal
 
     if output and Path(output).exists() and not Path(output).is_dir():
         raise ConfigError("the output of a compile is a directory", where="--output", found=f"a file, {output}")
     with compile_directory() as temporary:
         directory = Path(output) if output else temporary
-        compiled = compile_program(job, directory)
-        text = compiled.signature.to_json()
+        compiled = compile_programs(as_job(job), directory, stages())
         if output:
-            (directory / SIGNATURE_FILE).write_text(text)
+            for result in compiled.values():
+                (result.executable.parent / SIGNATURE_FILE).write_text(result.signature.to_json())
         if as_json:
-            print_json({"seconds": compiled.seconds, "directory": output, "signature": json.loads(text)})
+            documents = [
+                {
+                    "seconds": result.seconds,
+                    "directory": output and str(result.executable.parent),
+                    "signature": json.loads(result.signature.to_json()),
+                }
+                for result in compiled.values()
+            ]
+            print_json(documents[0] if len(documents) == 1 else {"programs": documents})
         else:
-            terminal.show_compiled(terminal.console(), compiled)
+            terminal.show_compiled(terminal.console(), list(compiled.values()))
 
 
 @click.command(

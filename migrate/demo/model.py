@@ -1,4 +1,4 @@
-"""A decoder transformer in plain JAX, and the step that generates one token with it.
+"""A decoder transformer in plain JAX, the step that generates one token with it, and the one that reads a prompt.
 
 Layers are stacked along a leading dimension L and scanned; each has RMSNorm, rotary attention with a key/value cache,
 and a gated MLP. Weights and cache are bfloat16; logits are float32.
@@ -74,7 +74,23 @@ def decode_step(mesh: Mesh, *, batch: int = 8, sequence: int = 1024, **sizes: in
     ``sizes`` are the fields of :class:`Sizes`. Weights are sharded over the mesh axis ``model``, the cache
     [L, batch, sequence, heads, head_dim] and the tokens over ``data``; either axis may be absent. The cache is donated.
     """
-    extents = Sizes(**sizes)
+    parameters, cache = _parameters_and_cache(mesh, Sizes(**sizes), batch, sequence)
+    tokens = struct(mesh, (batch,), jnp.int32, "data")
+    position = struct(mesh, (), jnp.int32)
+    return Program(decode, (parameters, cache, tokens, position), parameters=0, donated=(1,))
+
+
+def prefill_step(mesh: Mesh, *, batch: int = 8, length: int = 512, sequence: int = 1024, **sizes: int) -> Program:
+    """The program that reads prompts of ``length`` tokens and fills the cache that :func:`decode_step` goes on with.
+
+    Weights and cache are those of :func:`decode_step` of the same sizes, batch and sequence.
+    """
+    parameters, cache = _parameters_and_cache(mesh, Sizes(**sizes), batch, sequence)
+    tokens = struct(mesh, (batch, length), jnp.int32, "data")
+    return Program(prefill, (parameters, cache, tokens), parameters=0, donated=(1,))
+
+
+def _parameters_and_cache(mesh: Mesh, extents: Sizes, batch: int, sequence: int) -> tuple[Any, Any]:
     parameters = {
         group: {
             name: struct(mesh, shape, jnp.bfloat16, *_AXES.get((group, name), ())) for name, shape in members.items()
@@ -83,9 +99,7 @@ def decode_step(mesh: Mesh, *, batch: int = 8, sequence: int = 1024, **sizes: in
     }
     cache_shape = (extents.layers, batch, sequence, extents.heads, extents.head_dim)
     cache = {name: struct(mesh, cache_shape, jnp.bfloat16, None, "data", None, "model") for name in ("keys", "values")}
-    tokens = struct(mesh, (batch,), jnp.int32, "data")
-    position = struct(mesh, (), jnp.int32)
-    return Program(decode, (parameters, cache, tokens, position), parameters=0, donated=(1,))
+    return parameters, cache
 
 
 def decode(params: Any, cache: Any, tokens: jax.Array, position: jax.Array) -> tuple[jax.Array, Any]:
@@ -102,6 +116,38 @@ def decode(params: Any, cache: Any, tokens: jax.Array, position: jax.Array) -> t
     x = _norm(x, params["final_norm"]["scale"])
     logits = jnp.einsum("bd,dv->bv", x, params["head"]["kernel"], preferred_element_type=jnp.float32)
     return logits, {"keys": keys, "values": values}
+
+
+def prefill(params: Any, cache: Any, tokens: jax.Array) -> tuple[jax.Array, Any]:
+    """Logits f32[batch, vocab] of the token after ``tokens`` s32[batch, length], and the cache with their positions,
+    from 0, filled in.
+    """
+    x = params["embed"]["table"][tokens]
+
+    def layer(x: jax.Array, weights: Any) -> tuple[jax.Array, Any]:
+        attention, mlp, keys, values = weights
+        y, key, value = _attend_to_prompt(attention, _norm(x, attention["norm"]))
+        x = x + y
+        filled = (keys.at[:, : key.shape[1]].set(key), values.at[:, : value.shape[1]].set(value))
+        return x + _mlp(mlp, _norm(x, mlp["norm"])), filled
+
+    x, (keys, values) = jax.lax.scan(layer, x, (params["attention"], params["mlp"], cache["keys"], cache["values"]))
+    x = _norm(x[:, -1], params["final_norm"]["scale"])
+    logits = jnp.einsum("bd,dv->bv", x, params["head"]["kernel"], preferred_element_type=jnp.float32)
+    return logits, {"keys": keys, "values": values}
+
+
+def _attend_to_prompt(weights: Any, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Attention of each token of [batch, length, d_model] to itself and those before it; keys and values of all."""
+    positions = jnp.arange(x.shape[1])
+    query = _rotate(jnp.einsum("btd,dhk->bthk", x, weights["wq"]), positions[:, None, None])
+    key = _rotate(jnp.einsum("btd,dhk->bthk", x, weights["wk"]), positions[:, None, None])
+    value = jnp.einsum("btd,dhk->bthk", x, weights["wv"])
+    scores = jnp.einsum("bthk,bshk->bhts", query, key, preferred_element_type=jnp.float32)
+    scores = scores * query.shape[-1] ** -0.5
+    seen = positions[:, None] >= positions
+    weight = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1).astype(x.dtype)
+    return jnp.einsum("bthk,hkd->btd", jnp.einsum("bhts,bshk->bthk", weight, value), weights["wo"]), key, value
 
 
 def _attend(
@@ -121,8 +167,8 @@ def _attend(
 
 
 def _mlp(weights: Any, x: jax.Array) -> jax.Array:
-    gate = jax.nn.silu(jnp.einsum("bd,df->bf", x, weights["gate"]))
-    return jnp.einsum("bf,fd->bd", gate * jnp.einsum("bd,df->bf", x, weights["up"]), weights["down"])
+    gate = jax.nn.silu(jnp.einsum("...d,df->...f", x, weights["gate"]))
+    return jnp.einsum("...f,fd->...d", gate * jnp.einsum("...d,df->...f", x, weights["up"]), weights["down"])
 
 
 def _norm(x: jax.Array, scale: jax.Array) -> jax.Array:
@@ -132,7 +178,10 @@ def _norm(x: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def _rotate(x: jax.Array, position: jax.Array) -> jax.Array:
-    """Rotary position embedding of [batch, heads, head_dim]; head_dim is even."""
+    """Rotary position embedding of [..., heads, head_dim]; head_dim is even.
+
+    ``position`` is a scalar, or [length, 1, 1] for x [batch, length, heads, head_dim].
+    """
     half = x.shape[-1] // 2
     angle = position * _ROTARY_BASE ** (-jnp.arange(half, dtype=jnp.float32) / half)
     sine, cosine = jnp.sin(angle).astype(x.dtype), jnp.cos(angle).astype(x.dtype)

@@ -17,7 +17,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from migrate.report import terminal
+from migrate.report.plan import show_plan
 from migrate.report.text import format_bytes, format_seconds, format_uri, plural
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class ConsoleReporter:
         """Show the plan, before anything is written."""
         if self._out is not None:
             self._out.print()
-            terminal.show_plan(self._out, prepared, limit=_PLAN_ROWS)
+            show_plan(self._out, prepared, limit=_PLAN_ROWS)
             self._out.print()
 
     def started(self, items: int, nbytes: int, reused_items: int) -> None:

@@ -1,10 +1,10 @@
-"""Tables for a terminal: plans, checkpoints, exports, signatures."""
+"""Tables for a terminal: checkpoints, exports, signatures."""
 
 from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,10 @@ from rich.text import Text
 from migrate.report.text import format_bytes, format_grid, format_seconds, format_shape, format_uri, plural
 
 if TYPE_CHECKING:
+    from migrate.audit import Checked
     from migrate.compiler import CompileResult
     from migrate.driver import Result
-    from migrate.export import Checked, Export
-    from migrate.preparation import Prepared
+    from migrate.export import Export
     from migrate.signature import Signature
     from migrate.sources import SourceCheckpoint
 
@@ -74,96 +74,11 @@ def print_table(out: Console, table: TextTable) -> None:
     out.file.write("".join(f"{row}\n" for row in rows))
 
 
-def _facts(out: Console, facts: Sequence[tuple[str, str]]) -> None:
+def print_facts(out: Console, facts: Sequence[tuple[str, str]]) -> None:
+    """Print (label, text) pairs, one a line."""
     width = max(len(label) for label, _ in facts) + 2
     for label, text in facts:
         out.print(Text(f"{label:{width}}", style="bold") + Text(text), soft_wrap=True)
-
-
-def show_plan(out: Console, prepared: Prepared, *, limit: int | None = None) -> None:
-    """The plan of a job, an array a line; at most ``limit`` arrays."""
-    plan, signature, source = prepared.plan, prepared.signature, prepared.checkpoint
-    select = prepared.job.source.select
-    fingerprint = signature.fingerprint
-    mesh = " x ".join(f"{name} {extent}" for name, extent in fingerprint.mesh)
-    compiler = f"libtpu {fingerprint.libtpu}" if fingerprint.libtpu else "XLA:CPU"
-    _facts(
-        out,
-        [
-            ("source", f"{format_uri(source.uri)} ({source.format}, {source.version})"),
-            *([("subtree", select if isinstance(select, str) else ", ".join(select))] if select else []),
-            ("target", f"{fingerprint.topology}, mesh {mesh}, {fingerprint.layout_policy} layouts"),
-            ("compiler", f"jax {fingerprint.jax}, {compiler}, {format_seconds(prepared.compiled.seconds)}"),
-            ("output", f"{format_uri(prepared.job.output)} (export {prepared.export_id})"),
-        ],
-    )
-    out.print()
-    columns = [
-        ("parameter", False),
-        ("dtype", False),
-        ("shape", False),
-        ("source chunks", False),
-        ("target chunks", False),
-        ("major to minor", False),
-        ("bytes", True),
-        ("per device", True),
-    ]
-    prefix = f"{select.strip('/')}/" if isinstance(select, str) else ""
-    parameters = [array for array in plan.arrays if array.tree == "params"]
-    shown = parameters if limit is None else parameters[:limit]
-    rows = [
-        (
-            array.name,
-            array.stored.dtype,
-            format_shape(array.stored.shape),
-            format_grid(array.source_grid),
-            format_grid(array.stored.grid),
-            format_shape(array.stored.major_to_minor) if array.stored.shape else "",
-            format_bytes(array.stored.nbytes),
-            format_bytes(array.device_bytes),
-        )
-        for array in shown
-    ]
-    print_table(out, table(columns, rows))
-    if len(shown) < len(parameters):
-        out.print(f"... and {len(parameters) - len(shown)} more; `reexport plan` lists them all")
-    made = [array for array in shown if prefix + array.name != array.source_name]
-    if made:
-        out.print()
-        print_table(
-            out, table([("made by the mapping", False), ("from", False)], [(a.name, a.source_name) for a in made])
-        )
-    out.print()
-    out.print(
-        f"{plural(len(plan.arrays), 'array')}, {format_bytes(plan.nbytes)} in {plural(len(plan.items), 'item')}; "
-        f"{format_bytes(plan.device_bytes)} on each device with tile padding"
-    )
-    for note in _notes(prepared):
-        out.print(Text(note))
-
-
-def _notes(prepared: Prepared) -> Iterator[str]:
-    """What a reader of the plan should know besides the table."""
-    plan = prepared.plan
-    coarse = [a.source_chunk_bytes for a in plan.arrays if a.source_chunk_bytes > prepared.job.rewrite.max_item_bytes]
-    if coarse:
-        yield (
-            f"{plural(len(coarse), 'array')} with source chunks above max_item_bytes, up to "
-            f"{format_bytes(max(coarse))}: each item that touches such a chunk holds all of it"
-        )
-    if carried := [array.stored.nbytes for array in plan.arrays if array.tree == "carried"]:
-        yield f"carried along unchanged: {plural(len(carried), 'array')}, {format_bytes(sum(carried))}"
-    for rule in plan.idle_rules:
-        yield f"this rule matched nothing: {rule}"
-    if plan.dropped:
-        yield "not rewritten: " + _reasons(plan.dropped)
-
-
-def _reasons(dropped: Sequence[tuple[str, str]]) -> str:
-    counts: dict[str, int] = {}
-    for _, reason in dropped:
-        counts[reason] = counts.get(reason, 0) + 1
-    return "; ".join(f"{count} {'leaf' if count == 1 else 'leaves'} {reason}" for reason, count in counts.items())
 
 
 def _carried_fact(export: Export, carried: bool) -> list[tuple[str, str]]:
@@ -183,7 +98,7 @@ def show_result(out: Console, result: Result) -> None:
         )
     out.print()
     seconds = ", ".join(f"{stage} {format_seconds(seconds)}" for stage, seconds in manifest.timings.items())
-    _facts(
+    print_facts(
         out,
         [
             ("export", format_uri(result.export.uri)),
@@ -204,7 +119,7 @@ def show_checkpoint(out: Console, checkpoint: SourceCheckpoint) -> None:
         facts.append(("item", checkpoint.item))
     facts += list(checkpoint.details.items())
     facts.append(("identity", checkpoint.identity[:16]))
-    _facts(out, facts)
+    print_facts(out, facts)
     out.print()
     columns = [("leaf", False), ("dtype", False), ("shape", False), ("chunks", False), ("bytes", True)]
     rows = [
@@ -235,7 +150,7 @@ def show_export(out: Console, export: Export) -> None:
         facts.append(("program", f"{program.name}: {program.entry} for {target}"))
         if fingerprint.flags:
             facts.append(("flags", ", ".join(f"{name}={value}" for name, value in fingerprint.flags)))
-    _facts(out, facts)
+    print_facts(out, facts)
     out.print()
     columns = [
         ("parameter", False),
@@ -287,18 +202,20 @@ def show_signature(out: Console, signature: Signature) -> None:
     print_table(out, table(columns, rows))
 
 
-def show_compiled(out: Console, compiled: CompileResult) -> None:
-    """A compile: the signature, and the compiler's account of device memory."""
-    show_signature(out, compiled.signature)
-    memory = compiled.signature.memory
-    out.print()
-    out.print(
-        f"on each device: arguments {format_bytes(memory.argument_bytes)}, "
-        f"results {format_bytes(memory.output_bytes)}, "
-        f"temporary {format_bytes(memory.temporary_bytes)}, code {format_bytes(memory.code_bytes)}"
-    )
-    fingerprint = compiled.signature.fingerprint
-    out.print(f"compiled in {format_seconds(compiled.seconds)}; fingerprint {fingerprint.digest[:16]}")
+def show_compiled(out: Console, compiled: Sequence[CompileResult]) -> None:
+    """Compiles: the signature of each, and the compiler's account of device memory."""
+    for number, result in enumerate(compiled):
+        signature, memory = result.signature, result.signature.memory
+        if len(compiled) > 1:
+            out.print(Text(("\n" if number else "") + f"program {signature.program}", style="bold"))
+        show_signature(out, signature)
+        out.print()
+        out.print(
+            f"on each device: arguments {format_bytes(memory.argument_bytes)}, "
+            f"results {format_bytes(memory.output_bytes)}, "
+            f"temporary {format_bytes(memory.temporary_bytes)}, code {format_bytes(memory.code_bytes)}"
+        )
+        out.print(f"compiled in {format_seconds(result.seconds)}; fingerprint {signature.fingerprint.digest[:16]}")
 
 
 def show_checked(out: Console, export: Export, checked: Checked) -> None:
@@ -306,5 +223,5 @@ def show_checked(out: Console, export: Export, checked: Checked) -> None:
     out.print(
         f"Export {export.manifest.export} is intact: {plural(checked.arrays, 'array')} in "
         f"{plural(checked.chunks, 'chunk')}, {format_bytes(checked.nbytes)}, "
-        f"and {plural(checked.files, 'program file')} match the committed digests."
+        f"and {plural(checked.files, 'file')} match the committed digests."
     )

@@ -16,6 +16,7 @@ from migrate.config import job_from_mapping
 from migrate.driver import Result
 from migrate.preparation import Prepared
 from migrate.report import terminal
+from migrate.report.plan import show_plan
 from migrate.report.progress import ConsoleReporter
 from migrate.signature import Signature
 
@@ -47,7 +48,7 @@ def prepared(two_arrays: Run, signature: Signature, tmp_path: Path) -> Prepared:
     files = [tmp_path / name for name in ("executable", "exported", "log")]
     for file in files:
         file.write_bytes(b"x")
-    return Prepared(job, two_arrays.checkpoint, CompileResult(signature, *files, 125.0), two_arrays.plan)
+    return Prepared(job, two_arrays.checkpoint, {"main": CompileResult(signature, *files, 125.0)}, two_arrays.plan)
 
 
 def finished(run: Run) -> export.Export:
