@@ -4,6 +4,7 @@ main        the group of commands; errors become messages and exit codes
 options     what commands share
 jobs        run, plan, compile, demo-checkpoint
 look        inspect, verify
+outputs     list, rollback, gc
 check       whether an export can be used as it is
 diff        what changes between two executables
 explain     what an error about layouts means

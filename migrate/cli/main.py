@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import click
 
-from migrate.cli import check, diff, explain, jobs, look, toolchains, topologies
+from migrate.cli import check, diff, explain, jobs, look, outputs, toolchains, topologies
 from migrate.cli.options import EXIT_CODES, print_json
 from migrate.errors import ExitCode, ReexportError
 
@@ -35,6 +35,9 @@ for _command in (
     jobs.compile_,
     look.inspect,
     look.verify,
+    outputs.list_,
+    outputs.rollback,
+    outputs.gc,
     check.check,
     diff.diff,
     explain.explain,
