@@ -15,6 +15,7 @@ program         the model: a function and its abstract arguments
 compiler/       program and target -> signature, executable, jax.export artifact, in a subprocess
 mapping         which leaf fills which parameter, and how: applies the rules
 transforms      what each rule makes of an array
+transposition   copies with permuted dimensions, as fast as memory allows                 (pure)
 views, cast     arrays computed from other arrays, box by box
 reshape         boxes of a reshaped array                                                 (pure)
 durations       spans of time as people write them                                      (pure)
@@ -37,8 +38,10 @@ execution       runs the pipeline, which lies in another package
 driver          one job from source to export
 messages        error messages about layouts -> what they say                               (pure)
 padding         what a layout costs on a device, in words                                 (pure)
-explain         a message, and the signature of an export -> cause and cure               (pure)
+causes          what is likely to have caused such a message                              (pure)
+explain         a message, and a signature -> the parameter, what layouts cost, cause, cure (pure)
 bisect          where a sequence changes                                                   (pure)
+costs           what layouts cost on a device, and where programs disagree on them         (pure)
 difference      two signatures -> what changes, and which stored arrays must be rewritten (pure)
 overrides       keys of a job's target, set from outside
 sides           an export, a signature file or a job -> its signature, for a comparison

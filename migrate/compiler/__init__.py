@@ -6,6 +6,7 @@
 - :mod:`topology` and :mod:`mesh` turn the target's names into devices and a mesh.
 - :mod:`saved` makes a program of a ``jax.export`` artifact instead of the model's code.
 - :mod:`arguments` checks the program's abstract arguments, leaf by leaf.
+- :mod:`policies` says which layout each array may have; :mod:`settle` compiles until every one is allowed.
 - :mod:`aot` lowers, compiles and exports them; :mod:`describe` reads the signature off the result.
 - :mod:`executable` stores a compiled program as bytes.
 - :mod:`failures` turns what tracing and compiling raise into typed errors with the compiler's words.
