@@ -11,7 +11,13 @@ tile (2,1) of that: nothing is padded
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 from migrate.layout import COMBINE, ArrayShape, dtype_bits
+
+_MAX_RANK = 6
+"""Of a higher rank there are too many orders to try."""
 
 
 def padding_words(shape: ArrayShape) -> tuple[str, ...]:
@@ -84,3 +90,14 @@ def _product(shape: ArrayShape, factors: list[int]) -> str:
     if own < 8:
         size += f" (packed {shape.dtype})" if bits < 8 else f" (an unpacked {shape.dtype})"
     return f"{text} x {size} = {shape.device_bytes:,} bytes"
+
+
+def orders_of_size(shape: ArrayShape, nbytes: int) -> tuple[tuple[int, ...], ...]:
+    """The dimension orders, minor to major, in which the shape takes ``nbytes`` on a device with its own tiles."""
+    layout = shape.layout
+    if layout is None or len(shape.dimensions) > _MAX_RANK:
+        return ()
+    orders = itertools.permutations(range(len(shape.dimensions))[::-1])
+    return tuple(
+        order for order in orders if replace(shape, layout=replace(layout, minor_to_major=order)).device_bytes == nbytes
+    )

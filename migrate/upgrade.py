@@ -145,7 +145,8 @@ class _Search:
             if version == inside[-1]:
                 raise
             self.failed.append(version)
-            self._say(f"libtpu {version}: skipped: {error.what}")
+            more = f" ({error.remedy})" if error.remedy else ""
+            self._say(f"libtpu {version}: skipped: {error.what}{more}")
             return None
         same = self.difference(inside[0], version).same_layouts
         self._say(f"libtpu {version}: {'like' if same else 'differs from'} {inside[0]} ({self.seconds:.1f} s)")

@@ -82,6 +82,55 @@ def test_without_layouts() -> None:
     assert found.differences == ("size: the message gives no layouts",)
 
 
+def test_without_layouts_the_sizes_tell() -> None:
+    """Reactant's runtime prints none; the parameter is known by its number."""
+    text = "Executable expected parameter 2482 of size 5242880 but got buffer with incompatible size"
+    found = one(f"{text} 1638400", SIGNATURE, export="out", installed=SAME)
+    assert found.parameter is TABLE
+    assert "the executable is the export's, but the buffer is not" in found.cause
+    assert "1,638,400 bytes found are those of the dimension order {1,2,0}" in found.cause
+    turned = dataclasses.replace(SIGNATURE, parameters=(dataclasses.replace(TABLE, major_to_minor=(0, 2, 1)),))
+    assert "the buffer is the export's" in one(f"{text} 1638400", turned, export="out", installed=SAME).cause
+    thin = dataclasses.replace(TABLE, shape=(5, 3, 7), shard_shape=(5, 3, 7))
+    dense = "Executable expected parameter 2482 of size 10240 but got buffer with incompatible size 210"
+    thin_signature = dataclasses.replace(SIGNATURE, parameters=(thin,))
+    assert "its elements without padding" in one(dense, thin_signature, export="out", installed=SAME).cause
+    assert "no dimension order with these tiles" in one(f"{text} 7", SIGNATURE, export="out", installed=SAME).cause
+
+
+def test_tiles_that_the_message_leaves_out() -> None:
+    """As Reactant prints it on a TPU: the buffer's size shows that it is tiled."""
+    text = (
+        "INVALID_ARGUMENT: Executable(reactant_cumsum_) expected parameter 0 of size 6144 (f32[5,4,3]{0,1,2:T(4,128)}) "
+        "but got buffer with incompatible size 10240 (f32[5,4,3]{2,1,0})"
+    )
+    found = one(text)
+    assert str(found.found.assumed) == "f32[5,4,3]{2,1,0:T(4,128)}"
+    assert found.found.agrees
+    assert [difference.partition(":")[0] for difference in found.differences] == ["dimension order"]
+    assert one(text.replace("10240", "10241")).found.agrees is False
+
+
+def test_a_job_in_place_of_an_export_and_beside_it() -> None:
+    buffers = one(E0102, SIGNATURE, job="job.yaml", installed=SAME)
+    assert "the executable is the job's, but the buffer is not" in buffers.cause
+    assert buffers.cure[0].startswith("reexport run job.yaml ")
+
+    exported = dataclasses.replace(SIGNATURE, parameters=(dataclasses.replace(TABLE, major_to_minor=(0, 2, 1)),))
+    assert "the buffer is the job's" in one(E0102, exported, job="job.yaml", installed=SAME).cause
+    flags = (("xla_tpu_x", "true"),)
+    fingerprint = dataclasses.replace(FINGERPRINT, libtpu="0.0.52", flags=flags, stablehlo_sha256="cd" * 32)
+    today = dataclasses.replace(SIGNATURE, fingerprint=fingerprint)
+    both = one(E0102, exported, export="out", job="job.yaml", today=today, installed=SAME)
+    assert both.today is TABLE
+    assert both.cause.endswith(
+        "Since then the program itself has changed and libtpu 0.0.42.1 became 0.0.52 and flags none became "
+        "xla_tpu_x=true."
+    )
+    assert both.cure[0] == "reexport check out --job job.yaml"
+    json.dumps(both.to_json())
+
+
 @pytest.mark.parametrize(
     "text", [SPACE, SPACE_NAMED, SPACE.replace("incompatible size 4096", "incompatible memory space")]
 )
@@ -133,6 +182,7 @@ def test_the_cause_from_an_exports_signature() -> None:
     assert "neither side" in one(E0102, neither, installed=SAME).cause
     assert one(BARE, SIGNATURE).parameter is None
     assert "another program" in one(BARE, SIGNATURE).cause
+    assert one(E0102, SIGNATURE, export="out").today is None
     assert "no layout to compare" in one(SPACE_NAMED.replace("parameter 3", "parameter 2482"), SIGNATURE).cause
 
 

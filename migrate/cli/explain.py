@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from migrate.cli.options import example, json_option, print_json
+from migrate.cli.options import example, json_option, print_json, stages
+
+if TYPE_CHECKING:
+    from migrate.signature import Signature
 
 
 @click.command(
@@ -19,31 +23,46 @@ from migrate.cli.options import example, json_option, print_json
 @click.option(
     "--export", help="The export whose program raised it, or its output: names the parameter, finds the cause."
 )
-@click.option("--program", help="Program of the export, where it has several.")
+@click.option(
+    "--job",
+    type=click.Path(),
+    help="Compile this job: names the parameter; beside --export, finds what has changed since the export.",
+)
+@click.option("--target", multiple=True, metavar="KEY=VALUE", help="Set a key of the job's target, as in diff.")
+@click.option("--program", help="Which program, where there are several.")
 @json_option
-def explain(message: str | None, file: str | None, export: str | None, program: str | None, as_json: bool) -> None:
+def explain(
+    *,
+    message: str | None,
+    file: str | None,
+    export: str | None,
+    job: str | None,
+    target: tuple[str, ...],
+    program: str | None,
+    as_json: bool,
+) -> None:
     """Explain an error about buffers in another layout than an executable expects.
 
     MESSAGE is XLA's E0102 ("Executable(...) expected parameter N of size ... but got buffer with incompatible size
     ..."), the same for memory spaces, or JAX's "Computation was compiled for input layouts that disagree with the
-    layouts of arguments passed to it". Without MESSAGE and --file it is read from standard input.
+    layouts of arguments passed to it". Layouts may be missing, as in Reactant's errors. Without MESSAGE and --file it
+    is read from standard input.
     """
     from migrate.environment import installed_versions
     from migrate.explain import explain_error
-    from migrate.messages import MAX_CHARACTERS
+    from migrate.messages import MAX_CHARACTERS, read_message
 
     if message is not None and file is not None:
         raise click.UsageError("give either MESSAGE or --file")
-    signature = None
-    if export is not None:
-        from migrate.export import open_export
-
-        signature = open_export(export).signature(program)
+    if target and job is None:
+        raise click.UsageError("--target sets keys of the job's target: give --job, too")
     if message is None:
         message = _read(file, MAX_CHARACTERS)
-    explained = explain_error(message, signature, export=export or "EXPORT", installed=installed_versions())
+    read_message(message)  # before anything is compiled
+    signature, today = _signatures(export, job, target, program)
+    explained = explain_error(message, signature, export=export, job=job, today=today, installed=installed_versions())
     if as_json:
-        print_json({"export": export, "mismatches": [one.to_json() for one in explained]})
+        print_json({"export": export, "job": job, "mismatches": [one.to_json() for one in explained]})
         return
     from migrate.report import terminal
     from migrate.report.explanation import show_explanation
@@ -53,6 +72,20 @@ def explain(message: str | None, file: str | None, export: str | None, program: 
         if index:
             out.print()
         show_explanation(out, one)
+
+
+def _signatures(
+    export: str | None, job: str | None, target: tuple[str, ...], program: str | None
+) -> tuple[Signature | None, Signature | None]:
+    """(the one to compare with, the job's of today if both are given)."""
+    from migrate.export import open_export
+    from migrate.sides import open_side
+
+    of_export = None if export is None else open_export(export).signature(program)
+    if job is None:
+        return of_export, None
+    compiled = open_side(job, target, program=program, where="--target", reporter=stages()).signature
+    return (compiled, None) if of_export is None else (of_export, compiled)
 
 
 def _read(file: str | None, limit: int) -> str:

@@ -45,10 +45,12 @@ def show_upgrade(out: Console, upgrade: Upgrade, label: str) -> None:
     out.print(Text(f"{label} {words}."))
     out.print()
     show_difference(out, upgrade.difference, (f"libtpu {change.before}", f"libtpu {change.after}"))
+    out.print()
     if upgrade.later:
-        out.print()
         again = f"--libtpu {change.after}..{versions[-1]}"
         out.print(Text(f"libtpu {versions[-1]} expects yet something else: {again} finds where that begins."))
+    elif len(versions) > 2:
+        out.print(Text(f"libtpu {versions[-1]} expects the same. Changes that were taken back would not be seen."))
 
 
 def show_changes(out: Console, difference: Difference) -> None:

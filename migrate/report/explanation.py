@@ -29,6 +29,9 @@ def show_explanation(out: Console, explained: Explained) -> None:
             f"{parameter.name or parameter.argument} (argument {parameter.argument}, HLO number {parameter.number})",
         )
         _line(out, "signature", f"{parameter.shard}, {format_bytes(parameter.device_bytes)} on each device")
+    if explained.today is not None:
+        now = explained.today
+        _line(out, "job today", f"{now.shard}, {format_bytes(now.device_bytes)} on each device")
     for label, side in (("expected", explained.expected), ("found", explained.found)):
         _show_side(out, label, side, whole=mismatch.is_global)
     for difference in explained.differences:
@@ -49,6 +52,8 @@ def _show_side(out: Console, label: str, side: ExplainedSide, *, whole: bool) ->
     elif side.agrees is None and side.nbytes is not None:
         parts.append(f"{side.nbytes:,} bytes" + (" if one device held the whole array" if whole else ""))
     _line(out, label, ", ".join(parts))
+    if side.assumed is not None:
+        out.print(Text(f"{'':12}counted as {side.assumed}: by its size, the message leaves tiles out"))
     for words in side.words:
         out.print(Text(f"{'':12}{words}"))
 
