@@ -17,6 +17,7 @@ import numpy as np
 from migrate import reshape
 from migrate.box import Box
 from migrate.sources.base import ArrayReader
+from migrate.transposition import transposed
 
 Shape = tuple[int, ...]
 
@@ -27,8 +28,7 @@ _MAX_COVER = 4
 
 
 def _in_order(array: np.ndarray, order: Shape | None) -> np.ndarray:
-    # not ascontiguousarray, which gives a scalar a dimension
-    return np.asarray(array if order is None else array.transpose(order), order="C")
+    return transposed(array, range(array.ndim) if order is None else order)
 
 
 def _empty(shape: Shape, dtype: np.dtype[Any], order: Shape | None) -> tuple[np.ndarray, np.ndarray]:

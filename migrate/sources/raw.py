@@ -12,6 +12,7 @@ from migrate import storage
 from migrate.box import Box
 from migrate.errors import CorruptCheckpointError
 from migrate.sources.dtypes import dtype_named
+from migrate.transposition import transposed
 
 READ_BYTES = 8 << 20
 """Upper bound, in bytes, of one read that serves more than a single row."""
@@ -61,7 +62,7 @@ class RawReader:
                 stop = first + math.prod(rows.shape)
                 whole = np.frombuffer(self._elements(first, stop, box), self._dtype).reshape(rows.shape)
                 result[target] = whole[rows.inner]
-        return np.ascontiguousarray(result.transpose(storage_order)) if storage_order else result
+        return transposed(result, storage_order) if storage_order else result
 
     def to_json(self) -> dict[str, object]:
         """The reader's kind, file and byte ranges."""
