@@ -7,6 +7,7 @@ layout, box     XLA shapes with layouts and their device bytes; boxes and grids 
 signature       what an executable expects of every parameter, and the difference of two  (pure)
 zarr            how an array lies in an export                                            (pure)
 topologies      names of TPU slices, and what such a slice has                             (pure)
+yaml_files      files that people write, with the line of every key
 rules, layout_rules, config    job files: the mapping rules, the layout policies, and all the rest
 storage         files and objects through TensorStore; conditional writes
 local_files     small files on a local disk, whole and durable

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import pydantic
-import yaml
 from pydantic import BeforeValidator, Field
 from pydantic_core import ErrorDetails
 
@@ -17,6 +17,7 @@ from migrate import storage
 from migrate.errors import ConfigError
 from migrate.layout_rules import CopiedLayout, LayoutRule, Policy
 from migrate.rules import RULES, Rule, Section
+from migrate.yaml_files import Location, key_text, load_yaml
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -232,34 +233,8 @@ def load_job(path: str | Path) -> Job:
 
     Raises :class:`ConfigError` that names the file and every wrong key.
     """
-    file = Path(path)
-    try:
-        document = yaml.load(file.read_text(), _UniqueKeyLoader)
-    except FileNotFoundError:
-        raise ConfigError(f"there is no job file {file}", remedy="give the path of a YAML job file") from None
-    except IsADirectoryError:
-        raise ConfigError(
-            f"{file} is a directory, not a job file",
-            remedy="give a YAML job file; `reexport inspect` takes the path of a checkpoint or an export",
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the job file {file} cannot be read", found=str(error)) from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{file} is not YAML", found=" ".join(str(error).split())) from error
-    if not isinstance(document, dict):
-        raise ConfigError(f"{file} is not a job", expected="a mapping with source, program, target and output")
-    return job_from_mapping(document, base=file.parent, where=str(file))
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML's safe loader, but a key given twice is an error: PyYAML would let the last one win silently."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key, (key_node, _) in zip(keys, node.value, strict=True):
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
-        return super().construct_mapping(node, deep)
+    file = load_yaml(path, kind="job", expected="a mapping with source, program, target and output")
+    return _job(file.document, Path(path).parent, file.where)
 
 
 def job_from_mapping(document: dict[str, Any], *, base: Path | None = None, where: str = "job") -> Job:
@@ -267,27 +242,31 @@ def job_from_mapping(document: dict[str, Any], *, base: Path | None = None, wher
 
     Raises :class:`ConfigError`.
     """
-    try:
-        job = Job.model_validate(document)
-    except pydantic.ValidationError as error:
-        raise _config_error(error, where, one_program="program" in document) from None
-    folder = (base or Path()).absolute()
+    return _job(document, base or Path(), lambda location: f"{where}: {key_text(location)}".removesuffix(": "))
+
+
+def _job(document: dict[str, Any], base: Path, where: Callable[[Location], str]) -> Job:
+    problems = job_problems(document)
+    if problems:
+        raise config_error(problems, where, "job", "docs/jobs.md describes every key")
+    job = Job.model_validate(document)
+    folder = base.absolute()
     return job.model_copy(
         update={
-            "source": job.source.model_copy(update={"path": _absolute(job.source.path, folder)}),
+            "source": job.source.model_copy(update={"path": absolute_uri(job.source.path, folder)}),
             "programs": tuple(
                 _with_absolute_layouts(program, folder).model_copy(
-                    update={"exported": program.exported and _absolute(program.exported, folder)}
+                    update={"exported": program.exported and absolute_uri(program.exported, folder)}
                 )
                 for program in job.programs
             ),
             "target": _with_absolute_layouts(job.target, folder).model_copy(
-                update={"python": job.target.python and _absolute(job.target.python, folder)}
+                update={"python": job.target.python and absolute_uri(job.target.python, folder)}
             ),
             "compile": job.compile.model_copy(
-                update={"cache": _absolute(job.compile.cache, folder)} if isinstance(job.compile.cache, str) else {}
+                update={"cache": absolute_uri(job.compile.cache, folder)} if isinstance(job.compile.cache, str) else {}
             ),
-            "output": _absolute(job.output, folder),
+            "output": absolute_uri(job.output, folder),
             "python_path": (str(folder), *(str(folder / path) for path in job.python_path)),
         }
     )
@@ -300,7 +279,7 @@ def _with_absolute_layouts(section: _HasLayouts, folder: Path) -> _HasLayouts:
     """``section`` with the paths of its pinned layouts made absolute."""
 
     def absolute(policy: Any) -> Any:
-        return CopiedLayout(pinned=_absolute(policy.pinned, folder)) if isinstance(policy, CopiedLayout) else policy
+        return CopiedLayout(pinned=absolute_uri(policy.pinned, folder)) if isinstance(policy, CopiedLayout) else policy
 
     changed: dict[str, Any] = {}
     if isinstance(section.layout, CopiedLayout):
@@ -312,46 +291,65 @@ def _with_absolute_layouts(section: _HasLayouts, folder: Path) -> _HasLayouts:
     return section.model_copy(update=changed)
 
 
-def _absolute(uri: str, folder: Path) -> str:
+def absolute_uri(uri: str, folder: Path) -> str:
+    """``uri``, a relative local path starting at ``folder``."""
     return storage.normalise(str(folder / uri) if "://" not in uri and not uri.startswith("~") else uri)
 
 
-def _config_error(error: pydantic.ValidationError, where: str, *, one_program: bool) -> ConfigError:
-    problems = error.errors(include_url=False)
-    keys = [_key(problem["loc"]) for problem in problems]
-    if one_program:
-        keys = [re.sub(r"^programs\[0\]", "program", key) for key in keys]
-    texts = [_problem(key, problem) for key, problem in zip(keys, problems, strict=True)]
+def job_problems(document: dict[str, Any]) -> list[tuple[Location, str]]:
+    """What is wrong with a job, as (where in ``document``, what); empty if it can be used."""
+    try:
+        Job.model_validate(document)
+    except pydantic.ValidationError as error:
+        found = error.errors(include_url=False)
+        return [(_location(problem["loc"], "program" in document), _problem(problem)) for problem in found]
+    return []
+
+
+def config_error(
+    problems: Sequence[tuple[Location, str]], where: Callable[[Location], str], kind: str, remedy: str
+) -> ConfigError:
+    """One error of several problems of a file; ``where`` words a location in it."""
+    texts = [f"{key_text(location)}: {what}".removeprefix(": ") for location, what in problems]
+    if len(problems) == 1:
+        return ConfigError(texts[0], where=where(problems[0][0]), remedy=remedy)
     return ConfigError(
-        texts[0] if len(texts) == 1 else f"{len(texts)} keys of the job cannot be used",
-        where=f"{where}: {', '.join(keys)}".removesuffix(": "),
-        found="\n    ".join(["", *texts]) if len(texts) > 1 else None,
-        remedy="docs/jobs.md describes every key",
+        f"{len(problems)} keys of the {kind} cannot be used",
+        where=", ".join(dict.fromkeys(where(location) for location, _ in problems)),
+        found="\n    ".join(["", *texts]),
+        remedy=remedy,
     )
 
 
-def _key(location: tuple[int | str, ...]) -> str:
-    """A location as a person writes it: ``mapping[0].to``; pydantic names the rule's kind after the index, too."""
-    text, after_index = "", False
-    for part in location:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        elif not (after_index and part in RULES):
-            text += f".{part}" if text else part
+def _location(found: tuple[int | str, ...], one_program: bool) -> Location:
+    """A location as it is in the file: pydantic names a rule's kind after its index, too."""
+    parts: list[int | str] = []
+    after_index = False
+    for part in found:
+        if isinstance(part, int) or not (after_index and part in RULES):
+            parts.append(part)
         after_index = isinstance(part, int)
-    return text
+    if one_program and parts[:2] == ["programs", 0]:
+        parts[:2] = ["program"]
+    if parts == ["programs"] and not one_program:
+        parts = ["program"]
+    return tuple(parts)
 
 
-def _problem(key: str, problem: ErrorDetails) -> str:
+def _problem(problem: ErrorDetails) -> str:
     """What is wrong with one key, in the words of a job file."""
     if problem["type"] == "missing":
-        return f"{key}: is missing" if key != "programs" else "program: is missing"
+        return "is missing"
     if problem["type"] == "extra_forbidden":
-        known = _fields_at(problem["loc"])
-        close = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
-        return f"{key}: is unknown; " + (f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}")
+        return unknown_key(str(problem["loc"][-1]), _fields_at(problem["loc"]))
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return f"{key}: {message}, not {problem['input']!r}" if key else f"a job {message}"
+    return f"{message}, not {problem['input']!r}" if problem["loc"] else f"a job {message}"
+
+
+def unknown_key(key: str, known: Sequence[str]) -> str:
+    """The words for a key that is none of ``known``."""
+    close = difflib.get_close_matches(key, known, n=1)
+    return "is unknown; " + (f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}")
 
 
 def _fields_at(location: tuple[int | str, ...]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,10 @@ def test_wrong_keys_are_named_with_the_file(path: str, value: Any, key: str, tmp
     file.write_text(yaml.safe_dump(changed(path, value)))
     with pytest.raises(ConfigError) as caught:
         load_job(file)
-    assert caught.value.where == f"{file}: {key}"
+    found = re.fullmatch(rf"{re.escape(str(file))}(?:, line (\d+))?: {re.escape(key)}", caught.value.where or "")
+    assert found, caught.value.where
+    if value is not None and "[" not in key:
+        assert key.rpartition(".")[2] in file.read_text().splitlines()[int(found.group(1)) - 1]
     assert key in caught.value.what
     assert caught.value.exit_code is ExitCode.USAGE
 
