@@ -7,15 +7,16 @@ from pathlib import Path
 
 import click
 
-from migrate.cli.options import example, json_option, print_json, stages
+from migrate.cli.options import example, job_from, json_option, no_cache_option, print_json, stages
 from migrate.errors import ConfigError
 
 
 @click.command(short_help="Re-export one checkpoint.", epilog=example("reexport run configs/demo.yaml"))
 @click.argument("job", type=click.Path())
 @click.option("--supersede", is_flag=True, help="Add this export beside a different one that the output holds already.")
+@no_cache_option
 @json_option
-def run(job: str, supersede: bool, as_json: bool) -> None:
+def run(job: str, supersede: bool, no_cache: bool, as_json: bool) -> None:
     """Re-export one checkpoint: open, compile, plan, rewrite, verify, commit.
 
     The export appears only when it is whole and verified. After an interruption or a failure the same command goes on
@@ -26,7 +27,8 @@ def run(job: str, supersede: bool, as_json: bool) -> None:
     from migrate.report.progress import ConsoleReporter
 
     out = None if as_json else terminal.console()
-    result = driver.run(job, supersede=supersede, reporter=ConsoleReporter(out, terminal.console(stderr=True)))
+    reporter = ConsoleReporter(out, terminal.console(stderr=True))
+    result = driver.run(job_from(job, no_cache=no_cache), supersede=supersede, reporter=reporter)
     if out is None:
         print_json(result.to_json())
     else:
@@ -35,16 +37,17 @@ def run(job: str, supersede: bool, as_json: bool) -> None:
 
 @click.command(short_help="Show what a job would write.", epilog=example("reexport plan configs/demo.yaml"))
 @click.argument("job", type=click.Path())
+@no_cache_option
 @json_option
-def plan(job: str, as_json: bool) -> None:
+def plan(job: str, no_cache: bool, as_json: bool) -> None:
     """Show what a job would write and what its layouts cost, without writing it. Compiles the programs."""
     from migrate import costs
-    from migrate.preparation import as_job, compile_directory, prepare
+    from migrate.preparation import compile_directory, prepare
     from migrate.report import terminal
     from migrate.report.plan import show_plan
 
     with compile_directory() as directory:
-        prepared = prepare(as_job(job), directory, stages())
+        prepared = prepare(job_from(job, no_cache=no_cache), directory, stages())
         if as_json:
             programs = costs.to_json(prepared.signatures)
             print_json({"export": prepared.export_id, **prepared.plan.to_json(), "programs": programs})
@@ -59,21 +62,22 @@ def plan(job: str, as_json: bool) -> None:
 )
 @click.argument("job", type=click.Path())
 @click.option("-o", "--output", type=click.Path(), help="Keep the signature, the executable and the log here.")
+@no_cache_option
 @json_option
-def compile_(job: str, output: str | None, as_json: bool) -> None:
+def compile_(job: str, output: str | None, no_cache: bool, as_json: bool) -> None:
     """Compile a job's programs for its target and show what the executables expect of every parameter.
 
     Of several programs each has a directory of its own in --output.
     """
     from migrate.manifest import SIGNATURE_FILE
-    from migrate.preparation import as_job, compile_directory, compile_programs
+    from migrate.preparation import compile_directory, compile_programs
     from migrate.report import terminal
 
     if output and Path(output).exists() and not Path(output).is_dir():
         raise ConfigError("the output of a compile is a directory", where="--output", found=f"a file, {output}")
     with compile_directory() as temporary:
         directory = Path(output) if output else temporary
-        compiled = compile_programs(as_job(job), directory, stages())
+        compiled = compile_programs(job_from(job, no_cache=no_cache), directory, stages())
         if output:
             for result in compiled.values():
                 (result.executable.parent / SIGNATURE_FILE).write_text(result.signature.to_json())
@@ -81,6 +85,8 @@ def compile_(job: str, output: str | None, as_json: bool) -> None:
             documents = [
                 {
                     "seconds": result.seconds,
+                    "cached": result.cached,
+                    "peak_bytes": result.peak_bytes,
                     "directory": output and str(result.executable.parent),
                     "signature": json.loads(result.signature.to_json()),
                 }

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import click
 
-from migrate.cli import check, diff, explain, jobs, look, outputs, toolchains, topologies
+from migrate.cli import cache, check, diff, explain, jobs, look, outputs, toolchains, topologies
 from migrate.cli.options import EXIT_CODES, print_json
 from migrate.errors import ExitCode, ReexportError
 
@@ -42,6 +42,7 @@ for _command in (
     diff.diff,
     explain.explain,
     toolchains.toolchains,
+    cache.cache,
     topologies.topologies,
     jobs.demo_checkpoint,
 ):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from migrate.config import Job
 
 EXIT_CODES = """\b
 Exit codes:
@@ -23,6 +26,21 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def json_option(command: Command) -> Command:
     """Add ``--json`` to a command, as its argument ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")(command)
+
+
+def no_cache_option(command: Command) -> Command:
+    """Add ``--no-cache`` to a command that compiles, as its argument ``no_cache``."""
+    return click.option("--no-cache", is_flag=True, help="Compile even what the compile cache holds; store nothing.")(
+        command
+    )
+
+
+def job_from(path: str, *, no_cache: bool) -> Job:
+    """The job in the file at ``path``. Raises :class:`migrate.errors.ConfigError`."""
+    from migrate.config import load_job
+
+    job = load_job(path)
+    return job.model_copy(update={"compile": job.compile.model_copy(update={"cache": False})}) if no_cache else job
 
 
 def example(text: str) -> str:

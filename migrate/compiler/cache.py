@@ -141,12 +141,12 @@ class CompileCache:
         storage.delete_empty_directory(storage.join(self.uri, _RECORDS, entry.key))
 
     def prune(self, max_bytes: int) -> tuple[int, int]:
-        """Evict the least recently used entries above ``max_bytes``; (entries evicted, bytes that are left).
+        """Evict the least recently used entries above ``max_bytes``; (entries evicted, entries left).
 
         A process that is just reading an evicted entry gets a whole result or none: it compares digests, and compiles.
         """
         kept: dict[str, int] = {}
-        total = evicted = 0
+        total = evicted = left = 0
         for entry in self.entries():
             new = {digest: nbytes for digest, nbytes in entry.files.values() if digest not in kept}
             nbytes = entry.record_bytes + sum(new.values())
@@ -154,10 +154,10 @@ class CompileCache:
                 self.remove(entry)
                 evicted += 1
                 continue
-            total += nbytes
+            total, left = total + nbytes, left + 1
             kept |= new
         self._delete_objects(set(kept))
-        return evicted, total
+        return evicted, left
 
     def clear(self) -> int:
         """Remove every entry; how many there were."""
@@ -165,6 +165,19 @@ class CompileCache:
         storage.delete_directory(storage.join(self.uri, _RECORDS))
         storage.delete_directory(storage.join(self.uri, _OBJECTS))
         return count
+
+    def nbytes(self) -> int:
+        """Bytes of everything in the cache; in an object store of what the records name, each result once."""
+        if storage.is_local(self.uri):
+            root = storage.local_path(self.uri)
+            total = 0
+            for key in storage.list_keys(self.uri):
+                with contextlib.suppress(FileNotFoundError):  # evicted meanwhile
+                    total += (root / key).stat().st_size
+            return total
+        entries = self.entries()
+        results = {digest: nbytes for entry in entries for digest, nbytes in entry.files.values()}
+        return sum(results.values()) + sum(entry.record_bytes for entry in entries)
 
     def keep_below(self, max_bytes: int) -> None:
         """On a local disk, evict if the cache holds more than ``max_bytes``; object stores are pruned by hand."""

@@ -101,11 +101,6 @@ class Lookup:
         return None
 
 
-def request_key(job: Job, request: Request) -> str:
-    """Digest of all that a caller can ask for: equal ones need to be compiled once."""
-    return canonical_digest([_request(request), request.python_path, job.compile.timeout_seconds])
-
-
 def _request(request: Request) -> object:
     """The request without what is compared by content: the artifact's path, and where the model's code lies."""
     document = json.loads(request.to_json())

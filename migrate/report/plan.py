@@ -25,7 +25,11 @@ def show_plan(out: Console, prepared: Prepared, *, limit: int | None = None) -> 
     plan, source = prepared.plan, prepared.checkpoint
     select = prepared.job.source.select
     fingerprint = prepared.signatures[0].fingerprint
-    seconds = sum(result.seconds for result in prepared.compiled.values())
+    results = prepared.compiled.values()
+    done = [result.seconds for result in results if not result.cached]
+    origin = f"compiled in {format_seconds(sum(done))}" if done else "from the compile cache"
+    if 0 < len(done) < len(results):
+        origin += f", {len(results) - len(done)} of {len(results)} from the compile cache"
     mesh = " x ".join(f"{name} {extent}" for name, extent in fingerprint.mesh)
     compiler = f"libtpu {fingerprint.libtpu}" if fingerprint.libtpu else "XLA:CPU"
     print_facts(
@@ -34,7 +38,7 @@ def show_plan(out: Console, prepared: Prepared, *, limit: int | None = None) -> 
             ("source", f"{format_uri(source.uri)} ({source.format}, {source.version})"),
             *([("subtree", select if isinstance(select, str) else ", ".join(select))] if select else []),
             ("target", f"{fingerprint.topology}, mesh {mesh}, {fingerprint.layout_policy} layouts"),
-            ("compiler", f"jax {fingerprint.jax}, {compiler}, {format_seconds(seconds)}"),
+            ("compiler", f"jax {fingerprint.jax}, {compiler}, {origin}"),
             ("output", f"{format_uri(prepared.job.output)} (export {prepared.export_id})"),
         ],
     )

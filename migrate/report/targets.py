@@ -1,16 +1,18 @@
-"""Tables of what a target can name: versions of libtpu, and slices."""
+"""Tables of what a target can name, versions of libtpu and slices, and of what was compiled for it."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from migrate.report.terminal import print_table, table
-from migrate.report.text import format_bytes
+from migrate.report.text import format_bytes, format_seconds, format_uri, plural
 
 if TYPE_CHECKING:
+    from migrate.compiler.cache import Entry
     from migrate.compiler.toolchains import Toolchain
     from migrate.topologies import Topology
 
@@ -34,6 +36,24 @@ def show_toolchains(out: Console, found: Sequence[Toolchain], working: str) -> N
         ),
     )
     out.print(f"{working}; a version that is not here is downloaded when a target names it")
+
+
+def show_cache(out: Console, uri: str, entries: Sequence[Entry], nbytes: int) -> None:
+    """A cached compile a line, last used first, and the total."""
+    if entries:
+        rows = [
+            (
+                entry.id[:12],
+                entry.program,
+                format_bytes(entry.nbytes),
+                format_seconds(entry.seconds),
+                time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used)),
+            )
+            for entry in entries
+        ]
+        columns = [("entry", False), ("program", False), ("size", True), ("compiled in", True), ("last used", False)]
+        print_table(out, table(columns, rows))
+    out.print(f"{plural(len(entries), 'compile')}, {format_bytes(nbytes)} in {format_uri(uri)}")
 
 
 def show_topologies(out: Console, found: Sequence[Topology]) -> None:

@@ -202,6 +202,11 @@ def show_signature(out: Console, signature: Signature) -> None:
     print_table(out, table(columns, rows))
 
 
+def format_compile(result: CompileResult) -> str:
+    """Where an executable comes from."""
+    return "from the compile cache" if result.cached else f"compiled in {format_seconds(result.seconds)}"
+
+
 def show_compiled(out: Console, compiled: Sequence[CompileResult]) -> None:
     """Compiles: the signature of each, and the compiler's account of device memory."""
     for number, result in enumerate(compiled):
@@ -215,7 +220,7 @@ def show_compiled(out: Console, compiled: Sequence[CompileResult]) -> None:
             f"results {format_bytes(memory.output_bytes)}, "
             f"temporary {format_bytes(memory.temporary_bytes)}, code {format_bytes(memory.code_bytes)}"
         )
-        out.print(f"compiled in {format_seconds(result.seconds)}; fingerprint {signature.fingerprint.digest[:16]}")
+        out.print(f"{format_compile(result)}; fingerprint {signature.fingerprint.digest[:16]}")
 
 
 def show_checked(out: Console, export: Export, checked: Checked) -> None:
