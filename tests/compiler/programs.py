@@ -213,3 +213,29 @@ def library_tree(mesh: Mesh) -> Program:
     """A tree as model libraries have them: nodes of their own, and numbers as keys, more than ten of them."""
     layers = {number: {"w": _struct(mesh, (8, number + 1))} for number in range(12)}
     return Program(_first, ({"layers": layers, "list": [_struct(mesh, (8,)), Box(_struct(mesh, (4,)))]},))
+
+
+def _tables(mesh: Mesh, *axes: Any) -> dict[str, jax.ShapeDtypeStruct]:
+    return {"table": _struct(mesh, (4096, 64), *axes), "codes": _struct(mesh, (4096, 6), *axes, dtype=jnp.int32)}
+
+
+def gathers(mesh: Mesh, *, axes: tuple[Any, ...] = ()) -> Program:
+    """Reads single rows: the compiler lays a row's elements beside each other, padded to 128."""
+
+    def look_up(params: Any, rows: Any) -> Any:
+        return params["table"][rows].sum(-1) + params["codes"][rows].sum(-1)
+
+    return Program(look_up, (_tables(mesh, *axes), _struct(mesh, (16,), dtype=jnp.int32)))
+
+
+def slices(mesh: Mesh, *, axes: tuple[Any, ...] = (), rows: int = 4096, more: bool = False) -> Program:
+    """Reads blocks of rows of the same tables, and has the compiler lay columns side by side; or one table more."""
+
+    def cut(params: Any, start: Any) -> Any:
+        return [jax.lax.dynamic_slice_in_dim(array, start[0], 8) for array in jax.tree.leaves(params)]
+
+    params = _tables(mesh, *axes)
+    params["table"] = _struct(mesh, (rows, 64), *axes)
+    if more:
+        params["more"] = _struct(mesh, (64, 8))
+    return Program(cut, (params, _struct(mesh, (16,), dtype=jnp.int32)))
