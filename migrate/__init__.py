@@ -30,7 +30,9 @@ receipt, ledger, failures, lease    state of a run
 manifest, orbax_metadata, export    what lies in an export; opening and checking one
 pointer         LATEST: the current export of an output, and those before it
 publication     make an export current, go back to an earlier one, wait for one
-retention       which exports and arrays may go, and deleting them
+retention       which exports and arrays may go                                           (pure)
+collector       hides and deletes them
+fleet           fleet files: models x targets, each pair a job
 audit           a full check of an export
 environment     versions and devices: what a program needs, and what is here
 loader          export -> a callable and its parameters, without relayout
