@@ -60,7 +60,9 @@ def prune(place: str | None, max_bytes: str, as_json: bool) -> None:
     try:
         limit = parse_bytes(max_bytes)
     except ValueError as error:
-        raise ConfigError("not a size", where="--max-bytes", expected=str(error), found=max_bytes) from error
+        raise ConfigError(
+            "not a size", where="--max-bytes", expected="a number of bytes such as 500MB or 2GiB", found=max_bytes
+        ) from error
     found = _open(place)
     before = found.nbytes()
     evicted, kept = found.prune(limit)

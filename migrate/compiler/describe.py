@@ -16,6 +16,8 @@ from migrate.compiler import flags, policies
 from migrate.compiler.arguments import AbstractLeaf
 from migrate.compiler.request import Request
 from migrate.compiler.toolchains import working_range
+from migrate.compiler.topology import cpu_devices
+from migrate.config import Target
 from migrate.errors import CompileError, ToolchainError
 from migrate.layout import COMBINE, ArrayShape, xla_dtype
 from migrate.signature import DeviceMemory, Fingerprint, ParameterSpec
@@ -68,7 +70,7 @@ def physical_layout(layout: Any, where: str = "") -> tuple[tuple[int, ...], tupl
 
     The one place that reads jax's layouts. Raises :class:`ToolchainError` naming ``where`` if there is none.
 
-    It has moved with jax (DESIGN: 0.7.1 made ``tiling`` public, 0.9.0 the sub-byte attribute); this is 0.10 onward.
+    It has moved with jax: 0.7.1 made ``tiling`` public, 0.9.0 the sub-byte attribute. This is 0.7.1 onward.
     """
     if layout is None or layout.major_to_minor is None:
         raise ToolchainError(
@@ -76,9 +78,19 @@ def physical_layout(layout: Any, where: str = "") -> tuple[tuple[int, ...], tupl
             where=where,
             expected=working_range(),
         )
-    # XLA marks a combined dimension with the smallest int64, HLO text with *.
+    # XLA marks a combined dimension with the smallest int64, HLO text with *
     tiles = tuple(tuple(COMBINE if extent < 0 else extent for extent in tile) for tile in layout.tiling or ())
-    return tuple(layout.major_to_minor), tiles, layout.sub_byte_element_size_in_bits
+    bits = "sub_byte_element_size_in_bits"
+    return tuple(layout.major_to_minor), tiles, getattr(layout, bits if hasattr(layout, bits) else f"_{bits}")
+
+
+_XLA_COMBINE = -(2**63)
+
+
+def jax_layout(layout: layouts.Layout) -> Layout:
+    """The ``jax.experimental.layout.Layout`` of a layout, memory space aside: inverse of :func:`physical_layout`."""
+    tiles = tuple(tuple(_XLA_COMBINE if extent == COMBINE else extent for extent in tile) for tile in layout.tiles)
+    return Layout(layout.major_to_minor, tiles or None, layout.element_bits)
 
 
 def _default_device_bytes(leaf: AbstractLeaf, shard_shape: tuple[int, ...]) -> int | None:
@@ -108,6 +120,13 @@ def device_memory(compiled: jax.stages.Compiled) -> DeviceMemory:
     )
 
 
+def _libtpu_here(target: Target) -> str:
+    """The version that is installed for this interpreter, where ``target.python`` names it and no other libtpu."""
+    if target.python is None or cpu_devices(target.topology) is not None:
+        return ""
+    return importlib.metadata.version("libtpu")
+
+
 def fingerprint(lowered: jax.stages.Lowered, request: Request, parameters: Sequence[ParameterSpec]) -> Fingerprint:
     """What the compile is made from.
 
@@ -121,7 +140,7 @@ def fingerprint(lowered: jax.stages.Lowered, request: Request, parameters: Seque
         mesh=tuple(target.mesh.items()),
         jax=importlib.metadata.version("jax"),
         jaxlib=importlib.metadata.version("jaxlib"),
-        libtpu=request.libtpu,
+        libtpu=request.libtpu or _libtpu_here(target),
         flags=flags.texts(target.flags, request.inherited),
         layout_policy=policies.policy_text(request, parameters),
     )

@@ -28,6 +28,8 @@ from migrate.topologies import resolve
 LOG_FILE = "compile.log"
 _LOG_LINES_SHOWN = 15
 _PROBE_SECONDS = 180.0
+# Of an interpreter that does not know the option -P.
+_USAGE_EXIT_CODE = 2
 
 # The worker must not see how the caller set up its own JAX: these change programs, layouts or which libtpu answers.
 _CALLER_ONLY = ("JAX_", "XLA_", "TPU_", "LIBTPU_", "PJRT_")
@@ -193,7 +195,7 @@ def _compile(
                 where="target.inherit",
                 remedy=f"take it out of the variable; log: {log}",
             )
-        raise _died(ended, job.compile, where, log)
+        raise _died(ended, job.compile, python, where, log)
     document = json.loads(result.read_text())
     if "error" in document:
         raise _with_log(errors.from_json(document["error"]), log)
@@ -239,7 +241,7 @@ def worker_environment(
     return environment
 
 
-def _died(ended: Ended, limits: Compile, where: str, log: Path) -> CompileError:
+def _died(ended: Ended, limits: Compile, python: Path | None, where: str, log: Path) -> CompileError:
     remedy = "another libtpu version or other flags may help"
     if ended.reason == "cancelled":
         what, remedy = "the compile was called off", "run it again"
@@ -249,6 +251,8 @@ def _died(ended: Ended, limits: Compile, where: str, log: Path) -> CompileError:
     elif ended.reason == "memory":
         what = f"the compile took {ended.peak_bytes:,} bytes of memory, above compile.max_memory_bytes, and was ended"
         remedy = f"raise compile.max_memory_bytes from {limits.max_memory_bytes:,}; scanned layers need less memory"
+    elif ended.code == _USAGE_EXIT_CODE and python is not None:
+        what, remedy = f"{python} does not start", "name an interpreter of Python 3.11 or newer"
     elif ended.code < 0:
         what = f"the compile process was killed by {_signal_name(-ended.code)}"
         if -ended.code == signal.SIGKILL:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 INPUTS_FILE = "inputs.json"
-_OLDEST_PYTHON = (3, 11)
 # Their contents are no files: what a program makes of them is beyond a cache.
 _NO_FILES = ("/proc/", "/sys/", "/dev/")
 # Shared libraries of the operating system: their versions do not reach what a compiler writes.
@@ -180,8 +179,6 @@ def main(request_file: str) -> None:
     observer = Observer()
     observer.begin()
     try:
-        if sys.version_info < _OLDEST_PYTHON:
-            raise ImportError(f"Python {sys.version.split()[0]} is older than 3.11")
         from migrate.compiler import worker
     except ImportError as error:
         _refuse(directory, error)

@@ -13,6 +13,7 @@ from migrate.report.text import format_bytes, format_seconds, format_uri, plural
 
 if TYPE_CHECKING:
     from migrate.compiler.cache import Entry
+    from migrate.compiler.interpreters import Environment
     from migrate.compiler.toolchains import Toolchain
     from migrate.topologies import Topology
 
@@ -36,6 +37,15 @@ def show_toolchains(out: Console, found: Sequence[Toolchain], working: str) -> N
         ),
     )
     out.print(f"{working}; a version that is not here is downloaded when a target names it")
+
+
+def show_environments(out: Console, found: Sequence[Environment]) -> None:
+    """The interpreters with another jax, a line each; nothing if there are none."""
+    if found:
+        columns = [("jax", False), ("libtpu", False), ("size", True), ("python", False)]
+        rows = [(item.version, item.libtpu or "", format_bytes(item.nbytes), str(item.python)) for item in found]
+        out.print()
+        print_table(out, table(columns, rows))
 
 
 def show_cache(out: Console, uri: str, entries: Sequence[Entry], nbytes: int) -> None:
