@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from migrate.errors import EnvironmentMismatchError
 from migrate.signature import Fingerprint, Signature
 
 COMPILERS = ("jax", "jaxlib", "libtpu")
+
+FLAG_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+"""Environment variables that set compiler flags for whatever a process compiles."""
+
+_DEVICE_COUNT = "xla_force_host_platform_device_count"
 
 _LIST_DEVICES = (
     "import json, jax; found = jax.devices(); print(json.dumps([found[0].platform, found[0].device_kind, len(found)]))"
@@ -60,6 +67,45 @@ def visible_devices(timeout_seconds: float = 300) -> Devices:
         raise EnvironmentMismatchError("jax cannot be started here", found=words[0])
     platform, kind, count = json.loads(done.stdout.splitlines()[-1])
     return Devices(platform, kind, count)
+
+
+def flags_here(environment: Mapping[str, str], platform: str) -> dict[str, str]:
+    """Flags that the environment sets for a process on ``platform``, by ``VARIABLE/name``; devices' count aside."""
+    found: dict[str, str] = {}
+    for variable in FLAG_VARIABLES if platform == "tpu" else FLAG_VARIABLES[:1]:
+        text = environment.get(variable, "")
+        try:
+            tokens = shlex.split(text)
+        except ValueError:  # a quotation that is not closed
+            tokens = text.split()
+        for token in tokens:
+            name, equals, value = token.lstrip("-").partition("=")
+            if name != _DEVICE_COUNT:
+                found[f"{variable}/{name}"] = value if equals else "true"
+    return found
+
+
+def flag_differences(fingerprint: Fingerprint, environment: Mapping[str, str]) -> list[str]:
+    """In which flags a compile in this process would differ from the fingerprint's, in words.
+
+    An executable keeps the flags of its compile: they do not keep it from being loaded.
+    """
+    here = flags_here(environment, required_platform(fingerprint))
+    compiled = dict(fingerprint.flags)
+    # a flag of the job and the same one in a variable are the same to the compiler
+    by_name = {name.rpartition("/")[2]: value for name, value in compiled.items()}
+    texts = []
+    for name, value in here.items():
+        old = compiled.get(name, by_name.get(name.rpartition("/")[2]))
+        if old != value:
+            texts.append(f"{name}={value} here, {'not set' if old is None else old} at compile time")
+    set_here = {name.rpartition("/")[2] for name in here}
+    texts += [
+        f"{name}={value} at compile time, not set here"
+        for name, value in compiled.items()
+        if name.rpartition("/")[2] not in set_here
+    ]
+    return texts
 
 
 def required_platform(fingerprint: Fingerprint) -> str:

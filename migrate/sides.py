@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from migrate import storage
+from migrate.config import Job, job_from_mapping
 from migrate.errors import ConfigError
-from migrate.export import is_export, open_export
+from migrate.export import Export, is_export, open_export
 from migrate.manifest import SIGNATURE_FILE
 from migrate.overrides import override_target
 from migrate.preparation import Reporter, Silent, as_job, compile_directory, compile_programs
@@ -66,6 +68,53 @@ def is_job(path: str | os.PathLike[str]) -> bool:
     return Path(path).is_file() and Path(path).suffix != ".json"
 
 
+_POLICY = re.compile(r"(auto|default|auto-bounded)(?: ([\d.]+))?(?:; \d+ prescribed \(\w+\))?")
+
+
+def open_again(
+    export: Export,
+    settings: Sequence[str],
+    *,
+    program: str | None = None,
+    where: str = "override",
+    reporter: Reporter | None = None,
+) -> Side:
+    """What a program of ``export`` expects when it is compiled again from the artifact in the export.
+
+    The target is that of its fingerprint, with ``settings``, and the compiler the one that is installed here unless
+    they name another. The fingerprint's StableHLO is the export's: an artifact is traced to another text.
+
+    Raises :class:`ConfigError` if the fingerprint does not tell its target, and what compiling a job raises.
+    """
+    record = export.program(program)
+    fingerprint = record.fingerprint
+    policy = _POLICY.fullmatch(fingerprint.layout_policy)
+    if policy is None:
+        raise ConfigError(
+            "how this program's layouts were chosen cannot be repeated from the export alone",
+            where=f"{export.uri}, program {record.name}",
+            found=f"layout policy {fingerprint.layout_policy}",
+            remedy="give the job it was made with: --job",
+        )
+    programs = dict.fromkeys((export.program(None).name, record.name))  # the primary one chooses shared layouts
+    document = {
+        "source": {"path": "."},
+        "programs": [{"exported": export.uri, "name": name} for name in programs],
+        "target": {
+            "topology": fingerprint.topology,
+            "mesh": dict(fingerprint.mesh),
+            "flags": {name: value for name, value in fingerprint.flags if "/" not in name},
+            "layout": policy[1],
+            **({"max_padding": policy[2]} if policy[2] else {}),
+        },
+        "output": ".",
+    }
+    job = override_target(job_from_mapping(document), settings, where=where)
+    signature = _signature(job, record.name, reporter or Silent())
+    same_program = replace(signature.fingerprint, stablehlo_sha256=fingerprint.stablehlo_sha256)
+    return Side(" ".join((export.uri, *settings)), replace(signature, fingerprint=same_program))
+
+
 def _refuse(settings: Sequence[str], text: str, where: str) -> None:
     if settings:
         raise ConfigError(
@@ -78,8 +127,11 @@ def _refuse(settings: Sequence[str], text: str, where: str) -> None:
 
 def _compiled(text: str, settings: Sequence[str], where: str, program: str | None, reporter: Reporter) -> Side:
     job = override_target(as_job(text), settings, where=where)
-    name = job.find_program(program).name
-    with compile_directory() as directory:
-        signature = compile_programs(job, directory, reporter, last=name)[name].signature
+    signature = _signature(job, job.find_program(program).name, reporter)
     limit = min(job.rewrite.max_chunk_bytes, job.rewrite.max_item_bytes)
     return Side(" ".join((text, *settings)), signature, limit)
+
+
+def _signature(job: Job, program: str, reporter: Reporter) -> Signature:
+    with compile_directory() as directory:
+        return compile_programs(job, directory, reporter, last=program)[program].signature

@@ -18,8 +18,14 @@ _VERDICTS = {
     "loads": "The program can be loaded as it is.",
     "recompile": "The stored arrays are right; the executable must be compiled again: run the job again.",
     "re-export": "The arrays must be written again: run the job again.",
-    "refused": "migrate.load refuses in this environment. With --job JOB a compile for it says what would change.",
+    "refused": "migrate.load refuses in this environment. Whether its buffers would raise E0102 here, or be "
+    "laid out again silently, is what a compile says: --job JOB, or --target libtpu=VERSION without one.",
 }
+
+_FLAGS = (
+    "An executable keeps the flags of its compile, so they do not change how this program is loaded. What jax compiles "
+    "in this process has the flags here, and may want other layouts."
+)
 
 
 def show_check(out: Console, check: Check) -> None:
@@ -33,5 +39,13 @@ def show_check(out: Console, check: Check) -> None:
         for name, count in counts.items():
             out.print(f"{name}: {plural(count, 'parameter')}, if buffers laid out for the export are passed")
     for problem in check.problems:
-        out.print(Text(f"{problem.what}: expected {problem.expected or 'some'}, found {problem.found or 'none'}"))
+        parts = [f"expected {problem.expected}"] if problem.expected else []
+        parts += [f"found {problem.found}"] if problem.found else []
+        out.print(Text(": ".join(filter(None, (problem.what, ", ".join(parts))))))
+        if problem.remedy:
+            out.print(Text(f"    {problem.remedy}"))
+    for text in check.flags:
+        out.print(Text(f"flag {text}"))
+    if check.flags:
+        out.print(_FLAGS)
     out.print(_VERDICTS[check.verdict])

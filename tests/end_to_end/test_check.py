@@ -13,8 +13,9 @@ import pytest
 import migrate
 from migrate.check import Check, effect
 from migrate.difference import ParameterChange, compare_signatures
-from migrate.environment import check_versions, installed_versions, required_versions
+from migrate.environment import check_versions, flag_differences, installed_versions, required_versions
 from migrate.errors import EnvironmentMismatchError
+from migrate.signature import Fingerprint
 
 from .conftest import reexport, small_job, write_job
 
@@ -22,13 +23,56 @@ Exports = Callable[[str, str], migrate.Export]
 
 
 def test_this_environment(exports: Exports) -> None:
-    done = reexport("check", exports("small", "v5e:2x4").uri)
+    done = reexport("check", exports("small", "v5e:2x4").uri, "--no-devices")
     assert done.returncode == 0, done.stderr
     assert "can be loaded as it is" in done.stdout
 
 
+def test_flags_of_the_environment(exports: Exports, monkeypatch: pytest.MonkeyPatch) -> None:
+    export = exports("small", "v5e:2x4").uri
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_enable_layout_hints=true")
+    found = migrate.check_export(export, devices=False)
+    assert found.flags == ("LIBTPU_INIT_ARGS/xla_tpu_enable_layout_hints=true here, not set at compile time",)
+    assert found.fits  # the executable keeps the flags of its compile
+    done = reexport("check", export, "--no-devices")
+    assert done.returncode == 0
+    assert "may want other layouts" in done.stdout
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_no_such_flag=true")
+    found = migrate.check_export(export, devices=False)
+    assert found.verdict == "refused"
+    assert "xla_tpu_no_such_flag" in found.problems[0].what
+    assert found.problems[0].where == "LIBTPU_INIT_ARGS"
+    assert migrate.check_export(exports("small", "cpu:8").uri, devices=False).flags == ()  # libtpu's alone
+
+
+def test_flags_of_the_compile() -> None:
+    fingerprint = Fingerprint("", "v5e:1x1", (), "", "", "", (("LIBTPU_INIT_ARGS/a", "1"), ("b", "2")), "auto")
+    assert flag_differences(fingerprint, {"LIBTPU_INIT_ARGS": "--a=1 --b=2"}) == []
+    assert flag_differences(fingerprint, {"LIBTPU_INIT_ARGS": "--a=3 --c"}) == [
+        "LIBTPU_INIT_ARGS/a=3 here, 1 at compile time",
+        "LIBTPU_INIT_ARGS/c=true here, not set at compile time",
+        "b=2 at compile time, not set here",
+    ]
+    assert flag_differences(fingerprint, {"XLA_FLAGS": "'a"})[0].startswith("XLA_FLAGS/")
+
+
+def test_another_target_without_the_job(exports: Exports) -> None:
+    """The export's own program is compiled again: no model code, no job file."""
+    export = exports("decoder", "v5e:2x4").uri
+    done = reexport("check", export, "--target", "flags.xla_tpu_scoped_vmem_limit_kib=65536", "--json")
+    assert done.returncode == 3, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["verdict"], document["parameters"]) == ("recompile", [])
+    assert list(document["fingerprint"]) == ["flags"]
+    done = reexport("check", export, "--target", "layout=default")
+    assert done.returncode == 3, done.stderr
+    assert "if buffers laid out for the export are passed" in done.stdout
+    same = migrate.check_export(export, settings=["layout=auto"])
+    assert same.verdict == "loads"
+
+
 def test_devices_that_are_not_here(exports: Exports) -> None:
-    done = reexport("check", exports("small", "v5e:2x4").uri, "--devices", "--json")
+    done = reexport("check", exports("small", "v5e:2x4").uri, "--json")
     assert done.returncode == 3, done.stderr
     document = json.loads(done.stdout)
     assert document["verdict"] == "refused"
@@ -69,7 +113,8 @@ def test_an_export_is_a_side_of_a_diff(exports: Exports, old_checkpoint: Path, t
 
 
 def test_wrong_usage(exports: Exports, tmp_path: Path) -> None:
-    assert reexport("check", exports("small", "v5e:2x4").uri, "--target", "topology=v6e:2x4").returncode == 2
+    assert reexport("check", exports("small", "v5e:2x4").uri, "--target", "topolgy=v6e:2x4").returncode == 2
+    assert reexport("check", exports("small", "v5e:2x4").uri, "--job", tmp_path / "none.yaml").returncode == 2
     assert reexport("check", tmp_path).returncode == 1
 
 
