@@ -10,23 +10,24 @@ import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
-from jax.experimental.layout import Format, Layout
+from jax.experimental.layout import Format
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from migrate import arrays, storage
 from migrate.box import Box
-from migrate.compiler import executable
+from migrate.compiler import executable as executables
 from migrate.compiler.arguments import key_text
-from migrate.compiler.describe import physical_layout
+from migrate.compiler.describe import jax_layout, physical_layout
 from migrate.compiler.mesh import build_mesh
+from migrate.compiler.recompile import recompile
 from migrate.environment import Devices, check_devices, check_versions
 from migrate.errors import EnvironmentMismatchError, VerificationError
 from migrate.export import Export, open_export
-from migrate.manifest import EXECUTABLE_FILE, ArrayRecord
+from migrate.manifest import EXECUTABLE_FILE, EXPORTED_FILE, ArrayRecord
 from migrate.signature import ParameterSpec, Signature
 
 
@@ -78,6 +79,7 @@ def load(
     *,
     devices: Sequence[jax.Device] | None = None,
     params: Any = None,
+    executable: Literal["serialized", "recompile"] = "serialized",
 ) -> LoadedProgram:
     """Load a committed export: ``uri`` is its directory, or an output root, whose LATEST is followed.
 
@@ -87,8 +89,10 @@ def load(
     donates its parameters must not share them. ``devices`` (default: ``jax.devices()``) must be those the export was
     compiled for. At any time the host holds the bytes of about two arrays besides the parameters themselves.
 
-    The executable is a pickle; its digest is compared with the committed manifest first, so trust in the output
-    directory is trust in what runs (docs/export-format.md).
+    The ``serialized`` executable is a pickle; its digest is compared with the committed manifest first, so trust in the
+    output directory is trust in what runs (docs/security.md). ``executable="recompile"`` never opens it: the program is
+    compiled here from its ``jax.export`` artifact, with the layouts of the signature, so the arrays are read as they
+    lie all the same. That also runs an export under another jax or libtpu, as long as they keep these layouts.
 
     Raises :class:`migrate.errors.NotAnExportError`, :class:`VerificationError` if a file is not the committed one, and
     :class:`EnvironmentMismatchError` before anything is read if this process cannot run the export, or ``params`` hold
@@ -97,8 +101,14 @@ def load(
     export = open_export(uri)
     record = export.program(program)
     signature = export.signature(record.name)
-    chosen = check_environment(signature, devices)
-    compiled = executable.load(export.read_file(record, EXECUTABLE_FILE), chosen)
+    if executable == "recompile":
+        chosen = check_environment(signature, devices, any_version=True)
+        compiled = recompile(export.read_file(record, EXPORTED_FILE), signature, chosen)
+    elif executable == "serialized":
+        chosen = check_environment(signature, devices)
+        compiled = executables.load(export.read_file(record, EXECUTABLE_FILE), chosen)
+    else:
+        raise ValueError(f'executable is "serialized" or "recompile", not {executable!r}')
     mesh = _mesh(compiled, signature, chosen)
     given = {tuple(map(key_text, keys)): leaf for keys, leaf in jax.tree_util.tree_leaves_with_path(params)}
     weights = _read_weights(export, signature, mesh, given)
@@ -114,11 +124,17 @@ def load(
     )
 
 
-def check_environment(signature: Signature, devices: Sequence[jax.Device] | None = None) -> Sequence[jax.Device]:
-    """The devices that the signature's program can run on. Raises :class:`EnvironmentMismatchError` if it cannot."""
+def check_environment(
+    signature: Signature, devices: Sequence[jax.Device] | None = None, *, any_version: bool = False
+) -> Sequence[jax.Device]:
+    """The devices that the signature's program can run on; versions do not matter where it is compiled anew.
+
+    Raises :class:`EnvironmentMismatchError` if it cannot run here.
+    """
     found = jax.devices() if devices is None else devices
     check_devices(signature, Devices(found[0].platform, found[0].device_kind, len(found)))
-    check_versions(signature.fingerprint)
+    if not any_version:
+        check_versions(signature.fingerprint)
     return found[: signature.device_count]
 
 
@@ -169,7 +185,7 @@ def _check_given(parameter: ParameterSpec, array: Any, mesh: Mesh) -> None:
     raise EnvironmentMismatchError(
         "a given parameter does not lie as the program expects it",
         where=f"params: {parameter.name}",
-        expected=f"{parameter.dtype}{list(parameter.shape)}, {Format(_layout(parameter), sharding)}",
+        expected=f"{parameter.dtype}{list(parameter.shape)}, {Format(jax_layout(parameter.layout), sharding)}",
         found=f"{getattr(array, 'dtype', '')}{list(getattr(array, 'shape', ()))}, {found}",
         remedy="give the params of another program of this export, loaded onto the same devices",
     )
@@ -212,10 +228,9 @@ class _Pending:
         physical = jax.make_array_from_single_device_arrays(
             tuple(parameter.shape[dimension] for dimension in order), physical_sharding, on_devices
         )
-        layout = _layout(parameter)
         if order == tuple(range(len(order))) and _has_layout(physical, parameter):
             return physical
-        logical: jax.Array = _logical(order, Format(layout, self._sharding))(physical)
+        logical: jax.Array = _logical(order, Format(jax_layout(parameter.layout), self._sharding))(physical)
         return logical
 
 
@@ -224,10 +239,6 @@ def _logical(order: tuple[int, ...], format_: Format) -> Any:
     """Undo the permutation ``order``; into a layout of that order it moves no byte within a shard."""
     inverse = tuple(int(dimension) for dimension in np.argsort(order))
     return jax.jit(lambda physical: physical.transpose(inverse), out_shardings=format_)
-
-
-def _layout(parameter: ParameterSpec) -> Layout:
-    return Layout(parameter.major_to_minor, parameter.tiles or None, parameter.element_bits)
 
 
 def _has_layout(array: Any, parameter: ParameterSpec) -> bool:

@@ -16,11 +16,8 @@ from migrate.compiler.arguments import AbstractLeaf
 from migrate.compiler.policies import Choice
 from migrate.compiler.request import Request
 from migrate.errors import CompileError
-from migrate.layout import COMBINE
 from migrate.program import Program
 from migrate.signature import DeviceMemory, ParameterSpec
-
-_XLA_COMBINE = -(2**63)
 
 
 @dataclass(frozen=True)
@@ -89,10 +86,7 @@ def _layout(of: Any) -> layout.Layout:
 def _jax_layout(choice: Choice) -> Any:
     if choice.kind == "auto":
         return Layout.AUTO
-    if choice.layout is None:
-        return None
-    tiles = tuple(tuple(_XLA_COMBINE if n == COMBINE else n for n in tile) for tile in choice.layout.tiles)
-    return Layout(choice.layout.major_to_minor, tiles or None, choice.layout.element_bits)
+    return None if choice.layout is None else describe.jax_layout(choice.layout)
 
 
 def _revise(choice: Choice, found: ParameterSpec, primary: ParameterSpec | None) -> Choice:

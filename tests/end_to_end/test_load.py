@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import shutil
 from collections.abc import Callable
@@ -45,8 +46,9 @@ def assert_equal_trees(loaded: Any, expected: Any) -> None:
         assert np.asarray(array).tobytes() == original.tobytes(), path
 
 
-def test_the_loaded_program_is_the_model(exports: Exports, decoder_checkpoint: Path) -> None:
-    call, params = migrate.load(exports("decoder", "cpu:8").uri)
+@pytest.mark.parametrize("executable", ["serialized", "recompile"])
+def test_the_loaded_program_is_the_model(exports: Exports, decoder_checkpoint: Path, executable: Any) -> None:
+    call, params = migrate.load(exports("decoder", "cpu:8").uri, executable=executable)
     original = checkpoint_tree(decoder_checkpoint, "params")
     assert_equal_trees(params, original)
 
@@ -66,8 +68,9 @@ def test_the_loaded_program_is_the_model(exports: Exports, decoder_checkpoint: P
     assert_equal_trees(cache, jax.tree.map(np.asarray, expected_cache))
 
 
-def test_parameters_lie_as_the_executable_wants_them(exports: Exports) -> None:
-    loaded = migrate.load(exports("decoder", "cpu:8").uri)
+@pytest.mark.parametrize("executable", ["serialized", "recompile"])
+def test_parameters_lie_as_the_executable_wants_them(exports: Exports, executable: Any) -> None:
+    loaded = migrate.load(exports("decoder", "cpu:8").uri, executable=executable)
     formats = loaded.compiled.input_formats[0][0]
     jax.tree.map(_assert_same_format, loaded.params, formats)
 
@@ -75,6 +78,34 @@ def test_parameters_lie_as_the_executable_wants_them(exports: Exports) -> None:
 def _assert_same_format(array: jax.Array, wanted: Any) -> None:
     assert array.format.layout == wanted.layout
     assert array.sharding.is_equivalent_to(wanted.sharding, array.ndim)
+
+
+class Trap:
+    """Does harm when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (pytest.fail, ("the executable was unpickled",))
+
+
+def test_recompiling_never_opens_the_executable(exports: Exports, tmp_path: Path) -> None:
+    """Nor does it ask for the versions that the serialized executable needs."""
+    output = shutil.copytree(exports("decoder", "cpu:8").paths.output, tmp_path / "out")
+    (executable,) = output.rglob("executable.bin")
+    executable.write_bytes(pickle.dumps(Trap()))
+    loaded = migrate.load(output, executable="recompile")
+    assert jax.tree.leaves(loaded.params)
+    with pytest.raises(VerificationError, match=r"executable\.bin"):
+        migrate.load(output)
+    with pytest.raises(ValueError, match="serialized"):
+        migrate.load(output, executable="pickle")  # type: ignore[arg-type]
+
+
+def test_recompiling_keeps_the_layouts_of_the_export(exports: Exports) -> None:
+    """Whatever the arrays' own order: the parameters of one load are taken by the program of the other."""
+    decoder = exports("decoder", "cpu:8").uri
+    once = migrate.load(decoder)
+    again = migrate.load(decoder, executable="recompile", params=once.params)
+    assert jax.tree.leaves(again.params) == jax.tree.leaves(once.params)
 
 
 PINNED_MODEL = """
