@@ -239,3 +239,13 @@ def slices(mesh: Mesh, *, axes: tuple[Any, ...] = (), rows: int = 4096, more: bo
     if more:
         params["more"] = _struct(mesh, (64, 8))
     return Program(cut, (params, _struct(mesh, (16,), dtype=jnp.int32)))
+
+
+def halves(mesh: Mesh) -> Program:
+    """The first table in another dtype."""
+    return Program(_first, ({"table": _struct(mesh, (4096, 64), dtype=jnp.bfloat16)},))
+
+
+def nested(mesh: Mesh) -> Program:
+    """A group of arrays where the other programs have one."""
+    return Program(_first, ({"table": {"rows": _struct(mesh, (4096, 64))}},))
