@@ -147,7 +147,8 @@ def show_export(out: Console, export: Export) -> None:
         mesh = " x ".join(f"{name} {extent}" for name, extent in fingerprint.mesh)
         compiler = f"libtpu {fingerprint.libtpu}" if fingerprint.libtpu else "XLA:CPU"
         target = f"{fingerprint.topology}, mesh {mesh}, jax {fingerprint.jax}, {compiler}"
-        facts.append(("program", f"{program.name}: {program.entry} for {target}"))
+        primary = " (primary)" if len(manifest.programs) > 1 and program is manifest.programs[0] else ""
+        facts.append(("program", f"{program.name}{primary}: {program.entry} for {target}"))
         if fingerprint.flags:
             facts.append(("flags", ", ".join(f"{name}={value}" for name, value in fingerprint.flags)))
     print_facts(out, facts)
