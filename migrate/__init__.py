@@ -34,11 +34,15 @@ retention       which exports and arrays may go                                 
 collector       hides and deletes them
 fleet           fleet files: models x targets, each pair a job
 audit           a full check of an export
+comparison      an export against its source, or another export, by content
 environment     versions and devices: what a program needs, and what is here
 loader          export -> a callable and its parameters, without relayout
 preparation     a job up to its plan
 execution       runs the pipeline, which lies in another package
 driver          one job from source to export
+assessment      a model x target of a fleet: what is current, what is wanted, what that costs
+smoke, notify, metrics, history    a fleet's surroundings: a command, a webhook, Prometheus, what was done
+outcome, reconcile    make a fleet current with the least work
 messages        error messages about layouts -> what they say                               (pure)
 padding         what a layout costs on a device, in words                                 (pure)
 causes          what is likely to have caused such a message                              (pure)

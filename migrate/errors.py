@@ -184,6 +184,10 @@ class NotAnExportError(ReexportError):
     """The path holds no committed export."""
 
 
+class SmokeTestError(ReexportError):
+    """The fleet's smoke command did not succeed with a new export, which therefore does not become the current one."""
+
+
 class NotPublishedError(ReexportError, TimeoutError):
     """The export that was waited for did not become the current one in time."""
 

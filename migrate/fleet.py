@@ -271,7 +271,8 @@ def _model_cells(
         if problems:
             # what lies outside the model is wrong for some models, maybe not for others
             found += [
-                (location, what if location[:2] == at else f"{what} (for model {name})") for location, what in problems
+                (location, what if location[0] == "targets" or location[:2] == at else f"{what} (for model {name})")
+                for location, what in problems
             ]
             continue
         whole = {**merged.document, "output": f"{sections.output.rstrip('/')}/{name}/{target}"}

@@ -5,6 +5,7 @@ options     what commands share
 jobs        run, plan, compile, demo-checkpoint
 look        inspect, verify
 outputs     list, rollback, gc
+fleet       reconcile, history
 check       whether an export can be used as it is
 diff        what changes between two executables
 explain     what an error about layouts means

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import click
 
-from migrate.cli.options import example, job_from, json_option, no_cache_option, print_json, stages
+from migrate.cli.options import (
+    example,
+    job_from,
+    json_option,
+    log_format_option,
+    no_cache_option,
+    print_json,
+    stages,
+)
 from migrate.errors import ConfigError
 
 
@@ -15,23 +23,28 @@ from migrate.errors import ConfigError
 @click.argument("job", type=click.Path())
 @click.option("--supersede", is_flag=True, help="Add this export beside a different one that the output holds already.")
 @no_cache_option
+@log_format_option
 @json_option
-def run(job: str, supersede: bool, no_cache: bool, as_json: bool) -> None:
+def run(job: str, supersede: bool, no_cache: bool, log_format: str, as_json: bool) -> None:
     """Re-export one checkpoint: open, compile, plan, rewrite, verify, commit.
 
     The export appears only when it is whole and verified. After an interruption or a failure the same command goes on
     where it stopped. Running a finished job again writes nothing.
     """
     from migrate import driver
+    from migrate.preparation import Reporter
     from migrate.report import terminal
     from migrate.report.progress import ConsoleReporter
+    from migrate.report.structured import JsonReporter, log
 
-    out = None if as_json else terminal.console()
-    reporter = ConsoleReporter(out, terminal.console(stderr=True))
+    out = None if as_json or log_format == "json" else terminal.console()
+    reporter: Reporter = JsonReporter() if log_format == "json" else ConsoleReporter(out, terminal.console(stderr=True))
     result = driver.run(job_from(job, no_cache=no_cache), supersede=supersede, reporter=reporter)
-    if out is None:
+    if log_format == "json":
+        log("summary", **result.to_json())
+    if as_json:
         print_json(result.to_json())
-    else:
+    elif out is not None:
         terminal.show_result(out, result)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -9,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from migrate.cli import cache, check, diff, explain, jobs, look, outputs, toolchains, topologies
+from migrate.cli import cache, check, diff, explain, fleet, jobs, look, outputs, toolchains, topologies
 from migrate.cli.options import EXIT_CODES, print_json
 from migrate.errors import ExitCode, ReexportError
 
@@ -35,6 +36,8 @@ for _command in (
     jobs.compile_,
     look.inspect,
     look.verify,
+    fleet.reconcile,
+    fleet.history,
     outputs.list_,
     outputs.rollback,
     outputs.gc,
@@ -61,7 +64,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
         if as_json:
             print_json(dict(error.to_json()))
-        click.echo(format_error(error), err=True)
+        if _json_logs(arguments):
+            from migrate.report.structured import log_error
+
+            log_error(error)
+        else:
+            click.echo(format_error(error), err=True)
         code = int(error.exit_code)
     except click.ClickException as error:
         error.show()
@@ -80,7 +88,15 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     _leave(code)
 
 
-_INTERRUPTED = {"run": ": nothing was committed; the same command goes on where it stopped"}
+_INTERRUPTED = {
+    "run": ": nothing was committed; the same command goes on where it stopped",
+    "reconcile": ": what was current is still; the same command goes on where it stopped",
+}
+
+
+def _json_logs(arguments: list[str] | None) -> bool:
+    words = sys.argv[1:] if arguments is None else arguments
+    return "--log-format=json" in words or ("--log-format", "json") in itertools.pairwise(words)
 
 
 def _command_name(arguments: list[str] | None) -> str:

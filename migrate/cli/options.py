@@ -43,6 +43,17 @@ def job_from(path: str, *, no_cache: bool) -> Job:
     return job.model_copy(update={"compile": job.compile.model_copy(update={"cache": False})}) if no_cache else job
 
 
+def log_format_option(command: Command) -> Command:
+    """Add ``--log-format`` to a command, as its argument ``log_format``."""
+    return click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="Form of what is said on standard error; json: an object a line, and nothing else.",
+    )(command)
+
+
 def example(text: str) -> str:
     """The end of a command's help: an example that works, and the exit codes."""
     return f"\b\nExample:\n  {text}\n\n{EXIT_CODES}"
