@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from migrate import storage
 from migrate.box import Box
+from migrate.content import ContentSum, content_sum
 from migrate.zarr import StoredArray
 
 if TYPE_CHECKING:
@@ -68,6 +69,13 @@ def in_storage_order(chunk: np.ndarray) -> bytes | memoryview:
 def chunk_digest(chunk: np.ndarray) -> str:
     """Hex SHA-256 of a chunk (clipped to the array) whose dimensions are in storage order."""
     return hashlib.sha256(in_storage_order(chunk)).hexdigest()
+
+
+def content(elements: np.ndarray, box: Box, order: tuple[int, ...]) -> ContentSum:
+    """The content digest of ``box`` of an array, whose ``elements`` have their dimensions permuted to ``order``."""
+    import numpy as np
+
+    return content_sum(elements.transpose(np.argsort(order)), box.start)
 
 
 def permuted_slices(box: Box, order: tuple[int, ...]) -> tuple[slice, ...]:

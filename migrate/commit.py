@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from migrate import arrays, export, orbax_metadata, receipt, sources, storage
+from migrate.content import ContentSum
 from migrate.errors import SourceError, StorageError, VerificationError
 from migrate.export import Export, Paths
 from migrate.manifest import (
@@ -172,10 +173,13 @@ def _commit_tree(directory: str, records: tuple[ArrayRecord, ...], owners: Mappi
 
 def _array_records(plan: Plan, receipts: Mapping[str, Receipt]) -> tuple[ArrayRecord, ...]:
     digests: dict[tuple[Tree, str], dict[tuple[int, ...], str]] = {(a.tree, a.name): {} for a in plan.arrays}
+    contents = {key: ContentSum() for key in digests}
     for item in plan.items:
-        for part, part_digests in zip(item.parts, receipts[item.id].digests, strict=True):
-            indices = part.array.stored.grid.indices(part.box)
-            digests[part.array.tree, part.array.name].update(zip(indices, part_digests, strict=True))
+        done = receipts[item.id]
+        for part, part_digests, content in zip(item.parts, done.digests, done.contents, strict=True):
+            key = (part.array.tree, part.array.name)
+            digests[key].update(zip(part.array.stored.grid.indices(part.box), part_digests, strict=True))
+            contents[key] += ContentSum.from_hex(content)
     return tuple(
         ArrayRecord(
             tree=array.tree,
@@ -185,6 +189,7 @@ def _array_records(plan: Plan, receipts: Mapping[str, Receipt]) -> tuple[ArrayRe
             source_name=array.source_name,
             chunk_digests=tuple(digests[array.tree, array.name][index] for index in array.stored.grid.indices()),
             prng_impl=array.prng_impl,
+            content=contents[array.tree, array.name].hex(),
         )
         for array in plan.arrays
     )

@@ -187,12 +187,11 @@ def _rewrite(paths: Paths, prepared: Prepared, reporter: Reporter, publish: bool
         items = tuple(item for item in items if item.id not in receipts)
         nbytes = sum(item.nbytes for item in items)
         _check_free_space(paths.output, nbytes)
-        source = prepared.checkpoint
         request = CommitRequest(
             output=paths.output,
             export_id=export_id,
             plan=plan,
-            source=SourceRecord(source.uri, source.format, source.version, source.identity, source.step, source.item),
+            source=_source_record(prepared),
             programs=programs,
             tools=installed_versions(_TOOLS),
             timings=prepared.timings,
@@ -223,6 +222,15 @@ def _rewrite(paths: Paths, prepared: Prepared, reporter: Reporter, publish: bool
         lease.release()
         storage.delete_empty_directory(storage.join(paths.output, "runs"))
         shutil.rmtree(ledger_directory, ignore_errors=True)
+
+
+def _source_record(prepared: Prepared) -> SourceRecord:
+    found, job = prepared.checkpoint, prepared.job
+    reading = {
+        **job.source.model_dump(mode="json", include={"select", "carry", "missing_chunks"}),
+        "mapping": [rule.model_dump(mode="json", exclude_unset=True) for rule in job.mapping],
+    }
+    return SourceRecord(found.uri, found.format, found.version, found.identity, found.step, found.item, reading)
 
 
 def _delete_unfinished(paths: Paths, destination: Destination, export_id: str) -> None:

@@ -49,6 +49,8 @@ class ArrayRecord:
     """Hex SHA-256 of each chunk in storage order, in C order of the chunk grid."""
     prng_impl: str | None = None
     """Implementation of the random keys whose data this is, e.g. ``threefry2x32``."""
+    content: str = ""
+    """Hex digest of the array's content, whatever its chunks and order; see :mod:`migrate.content`."""
 
     @property
     def name(self) -> str:
@@ -102,6 +104,8 @@ class SourceRecord:
     identity: str
     step: int | None
     item: str | None
+    reading: dict[str, Any] = field(default_factory=dict)
+    """How its leaves became the arrays: the job's ``select``, ``carry``, ``missing_chunks`` and ``mapping``."""
 
 
 @dataclass(frozen=True, slots=True)

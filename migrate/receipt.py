@@ -40,6 +40,8 @@ class Receipt:
     """Process whose database holds the chunks."""
     digests: tuple[tuple[str, ...], ...]
     """For each part of the item the hex SHA-256 of its chunks, in C order of the chunk grid."""
+    contents: tuple[str, ...]
+    """For each part the hex digest of its content, see :mod:`migrate.content`."""
     nbytes: int
     """Logical bytes."""
     seconds: float
@@ -82,6 +84,7 @@ def _parse(text: bytes) -> Receipt | None:
     try:
         fields: dict[str, Any] = json.loads(text)
         digests = tuple(tuple(part) for part in fields.pop("digests"))
-        return Receipt(digests=digests, **fields)
+        contents = tuple(fields.pop("contents"))
+        return Receipt(digests=digests, contents=contents, **fields)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None  # torn by a crash while it was written: its item is simply redone

@@ -7,17 +7,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from migrate import arrays, storage
-from migrate.box import Box
 from migrate.errors import ReexportError
-from migrate.planner import Item, ItemPart
+from migrate.planner import Item
 from migrate.receipt import Destination, Receipt
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _stopped: set[str] = set()
 
@@ -57,15 +51,19 @@ def rewrite_item(item: Item, destination: Destination) -> Receipt:
         raise StoppedError("the run is being ended")
     started = time.perf_counter()
     transaction = ts.Transaction()
-    digests = []
+    digests, contents = [], []
     try:
         for part in item.parts:
             database = arrays.writer_database(destination.directory(part.array.tree), writer_id())
             store = arrays.open_array(part.array.stored, database).with_transaction(transaction)
+            order = part.array.stored.major_to_minor
+            # the source is read in one pass
+            elements = part.array.source.read(part.box, storage_order=order)
+            contents.append(arrays.content(elements, part.box, order).hex())
             part_digests = []
-            for box, chunk in _chunks(part):
+            for box in part.array.stored.grid.boxes(part.box):
+                chunk = elements[arrays.permuted_slices(box.relative_to(part.box), order)]
                 part_digests.append(arrays.chunk_digest(chunk))
-                order = part.array.stored.major_to_minor
                 # the array is never modified again, so TensorStore may keep a reference instead of a copy
                 store[box.slices].transpose(order).write(chunk, can_reference_source_data_indefinitely=True).result()
             digests.append(tuple(part_digests))
@@ -75,12 +73,4 @@ def rewrite_item(item: Item, destination: Destination) -> Receipt:
         raise storage.storage_error(
             f"chunks of {part.array.name} {part.box} cannot be written", destination.directory(part.array.tree), error
         ) from error
-    return Receipt(item.id, writer_id(), tuple(digests), item.nbytes, time.perf_counter() - started)
-
-
-def _chunks(part: ItemPart) -> Iterator[tuple[Box, np.ndarray]]:
-    """(box, elements in storage order) of each chunk of ``part``; the source is read in one pass."""
-    order = part.array.stored.major_to_minor
-    elements = part.array.source.read(part.box, storage_order=order)
-    for box in part.array.stored.grid.boxes(part.box):
-        yield box, elements[arrays.permuted_slices(box.relative_to(part.box), order)]
+    return Receipt(item.id, writer_id(), tuple(digests), tuple(contents), item.nbytes, time.perf_counter() - started)

@@ -14,7 +14,7 @@ from migrate import failures, ledger, receipt, storage
 from migrate.errors import ConfigError, ReexportError, StorageError
 from migrate.receipt import Destination, Receipt
 
-DONE = Receipt("item-1", "writer", (("aa", "bb"), ("cc",)), 4096, 0.25)
+DONE = Receipt("item-1", "writer", (("aa", "bb"), ("cc",)), ("0f" * 16, "1e" * 16), 4096, 0.25)
 
 
 @pytest.fixture
