@@ -12,6 +12,7 @@ from migrate.export import Export
 from migrate.fleet import Fleet
 
 Result = Literal["unchanged", "published", "failed", "busy", "held"]
+RESULTS: tuple[Result, ...] = ("unchanged", "published", "failed", "busy", "held")
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,6 @@ class Summary:
 
     def totals(self) -> dict[str, object]:
         """The figures of all cells together."""
-        results: tuple[Result, ...] = ("unchanged", "published", "failed", "busy", "held")
         return {
             "reconcile": self.id,
             "fleet": self.fleet.path,
@@ -100,7 +100,7 @@ class Summary:
             "dry_run": self.dry_run,
             "seconds": round(self.seconds, 3),
             "bytes_written": self.bytes_written,
-            "results": {} if self.dry_run else {result: self.count(result) for result in results},
+            "results": {} if self.dry_run else {result: self.count(result) for result in RESULTS},
             "states": {a.state: sum(b.state == a.state for b in self.assessments) for a in self.assessments},
             "warnings": list(self.warnings),
         }

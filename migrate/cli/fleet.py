@@ -59,7 +59,7 @@ def reconcile(  # noqa: PLR0917 -- click passes them by name
     if metrics:
         write_metrics(summary, metrics)
     if log_format == "json":
-        log("summary", **summary.totals())
+        log("summary", summary.totals())
     if as_json:
         print_json(summary.to_json())
     elif log_format == "text":

@@ -41,7 +41,7 @@ def run(job: str, supersede: bool, no_cache: bool, log_format: str, as_json: boo
     reporter: Reporter = JsonReporter() if log_format == "json" else ConsoleReporter(out, terminal.console(stderr=True))
     result = driver.run(job_from(job, no_cache=no_cache), supersede=supersede, reporter=reporter)
     if log_format == "json":
-        log("summary", **result.to_json())
+        log("summary", result.to_json())
     if as_json:
         print_json(result.to_json())
     elif out is not None:

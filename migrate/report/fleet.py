@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from migrate.outcome import RESULTS
 from migrate.report.progress import ConsoleReporter
 from migrate.report.terminal import print_table, table
 from migrate.report.text import format_bytes, format_error, format_seconds, format_uri, plural
@@ -34,7 +35,7 @@ class ConsoleListener:
 
     def compiling(self, cells: Sequence[Cell]) -> None:
         """Compiles begin."""
-        self._say(f"compiling for {plural(len(cells), 'model')} x target; what is in the cache is taken from there")
+        self._say(f"compiling for {plural(len(cells), 'pair')} of model and target; the cache is asked first")
 
     def assessed(self, assessment: Assessment) -> None:
         """A cell's state."""
@@ -100,7 +101,8 @@ def cost_text(cost: Cost) -> str:
     whole = format_bytes(cost.nbytes)
     if cost.work == "everything":
         return f"write everything, {whole}"
-    return f"{cost.changed_arrays} of {plural(cost.arrays, 'array')} changed, {format_bytes(cost.changed_bytes)} of {whole}"
+    changed = f"{cost.changed_arrays} of {plural(cost.arrays, 'array')}"
+    return f"{changed} changed, {format_bytes(cost.changed_bytes)} of {whole}"
 
 
 def show_plan(out: Console, summary: Summary) -> None:
@@ -113,7 +115,9 @@ def show_plan(out: Console, summary: Summary) -> None:
     print_table(out, table(columns, rows))
     work = [a for a in summary.assessments if a.stale]
     out.print()
-    out.print(f"{plural(len(rows), 'model')} x target, {len(work)} to be worked on; {format_seconds(summary.seconds)}")
+    out.print(
+        f"{plural(len(rows), 'pair')} of model and target, {len(work)} to be worked on; {format_seconds(summary.seconds)}"
+    )
 
 
 def show_summary(out: Console, summary: Summary) -> None:
@@ -128,13 +132,10 @@ def show_summary(out: Console, summary: Summary) -> None:
         ("time", True),
     ]
     print_table(out, table(columns, [_row(outcome) for outcome in summary.outcomes]))
-    counts = [
-        f"{summary.count(r)} {r}" for r in ("unchanged", "published", "failed", "busy", "held") if summary.count(r)
-    ]
+    counts = [f"{count} {result}" for result in RESULTS if (count := summary.count(result))]
+    written = f"{format_bytes(summary.bytes_written)} written in {format_seconds(summary.seconds)}"
     out.print()
-    out.print(
-        f"{', '.join(counts)}; {format_bytes(summary.bytes_written)} written in {format_seconds(summary.seconds)}"
-    )
+    out.print(f"{', '.join(counts)}; {written}")
     for warning in summary.warnings:
         out.print(f"warning: {warning}")
 
@@ -154,14 +155,8 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
 
 def show_history(out: Console, events: Sequence[Mapping[str, Any]]) -> None:
     """Events of the history, oldest first."""
-    columns = [
-        ("time", False),
-        ("model/target", False),
-        ("was", False),
-        ("result", False),
-        ("wrote", True),
-        ("why", False),
-    ]
+    words = ("time", "model/target", "was", "result", "wrote", "why")
+    columns = [(word, word == "wrote") for word in words]
     print_table(out, table(columns, [_event_row(event) for event in events]))
 
 

@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from migrate.history import now
@@ -22,9 +22,9 @@ _PROGRESS_SECONDS = 10.0
 _lock = threading.Lock()
 
 
-def log(event: str, *, level: str = "info", **fields: Any) -> None:
+def log(event: str, fields: Mapping[str, Any] | None = None, *, level: str = "info", **more: Any) -> None:
     """Print one event: ``time``, ``level``, ``event`` and its fields."""
-    line = json.dumps({"time": now(), "level": level, "event": event, **fields}, default=str)
+    line = json.dumps({"time": now(), "level": level, "event": event} | dict(fields or {}) | more, default=str)
     with _lock:
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
@@ -32,7 +32,7 @@ def log(event: str, *, level: str = "info", **fields: Any) -> None:
 
 def log_error(error: ReexportError, **fields: Any) -> None:
     """Print an error as an event."""
-    log("error", level="error", **fields, **error.to_json())
+    log("error", error.to_json(), level="error", **fields)
 
 
 class JsonReporter:
@@ -85,7 +85,7 @@ class JsonListener:
     def assessed(self, assessment: Assessment) -> None:
         """A cell's state."""
         level = "error" if assessment.state == "unusable" else "info"
-        log("assessed", level=level, **assessment.to_json())
+        log("assessed", assessment.to_json(), level=level)
 
     def working(self, cell: Cell) -> Reporter:
         """Work on a cell begins."""
@@ -94,4 +94,4 @@ class JsonListener:
 
     def done(self, outcome: Outcome) -> None:
         """A cell is done."""
-        log("done", level="error" if outcome.result == "failed" else "info", **outcome.to_json())
+        log("done", outcome.to_json(), level="error" if outcome.result == "failed" else "info")
