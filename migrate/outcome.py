@@ -96,7 +96,7 @@ class Summary:
             "reconcile": self.id,
             "fleet": self.fleet.path,
             "output": self.fleet.output,
-            "time": self.started,
+            "started": self.started,
             "dry_run": self.dry_run,
             "seconds": round(self.seconds, 3),
             "bytes_written": self.bytes_written,

@@ -291,7 +291,7 @@ def _remember(fleet: Fleet, outcome: Outcome) -> list[str]:
 
 def _record(summary: Summary) -> list[str]:
     try:
-        history.append(summary.fleet.output, {"event": "reconcile", **summary.totals()})
+        history.append(summary.fleet.output, {"time": history.now(), "event": "reconcile", **summary.totals()})
     except ReexportError as error:
         return [f"the reconcile could not be recorded: {error.what}"]
     return []

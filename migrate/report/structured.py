@@ -40,7 +40,7 @@ class JsonReporter:
 
     def __init__(self, **fields: str) -> None:
         """``fields`` are part of every line, such as model and target."""
-        self._fields = fields
+        self._fields: dict[str, Any] = dict(fields)
         self._last = 0.0
 
     def stage(self, stage: str, subject: str) -> None:
