@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 HERE = Path(__file__).parent
+DECODE = "migrate.demo.model:decode_step"
 DECODER = {
     "layers": 2,
     "d_model": 256,
@@ -31,11 +32,15 @@ WriteJob = Callable[..., str]
 def write_job(tmp_path: Path) -> WriteJob:
     """A job file for an entry of ``models.py``, or for the decoder of the demo."""
 
-    def write(entry: str, topology: str, **mesh: int) -> str:
+    def write(entry: str, topology: str, arguments: dict[str, Any] | None = None, **mesh: int) -> str:
         decoder = ":" in entry
+        own = arguments or {}
         job = {
             "source": {"path": "unused"},
-            "program": {"entry": entry if decoder else f"models:{entry}", "arguments": DECODER if decoder else {}},
+            "program": {
+                "entry": entry if decoder else f"models:{entry}",
+                "arguments": {**DECODER, **own} if decoder else own,
+            },
             "target": {"topology": topology, "mesh": mesh},
             "output": "unused",
             "python_path": [str(HERE)],
@@ -63,7 +68,7 @@ def changed(document: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def test_policy_changes_the_cache_and_no_weight(write_job: WriteJob) -> None:
-    job = write_job("migrate.demo.model:decode_step", "v4:2x2x1+megacore", data=2, model=2)
+    job = write_job(DECODE, "v4:2x2x1+megacore", data=2, model=2)
     code, document = diff_json(job, job, "--b", "layout=default")
     assert code == 3
     assert document["verdict"] == "recompile only"
@@ -87,6 +92,55 @@ def test_mesh_changes_shards_and_makes_arrays_be_rewritten(write_job: WriteJob) 
     assert document["after"]["device_bytes"] > document["before"]["device_bytes"]
 
 
+def test_mesh_changes_the_order_of_the_dimensions(write_job: WriteJob) -> None:
+    """The layout is chosen for the shard: 48 columns of one device or 96 of it, on the same chips."""
+    small = {"d_model": 64, "d_ff": 96, "vocab": 256, "sequence": 32}
+    job = write_job(DECODE, "v5e:2x2", small, data=2, model=2)
+    code, document = diff_json(job, job, "--b", "mesh={data: 4, model: 1}")
+    assert (code, document["verdict"]) == (3, "rewrite")
+    assert changed(document)["params/mlp/down"] == ["sharding", "dimension order"]
+    shards = {change["parameter"]: change["after"]["shard"] for change in document["parameters"]}
+    assert shards["params/mlp/down"] == "bf16[2,96,64]{1,2,0:T(8,128)(2,1)}"
+
+
+def test_policy_changes_the_order_of_a_weight(write_job: WriteJob) -> None:
+    job = write_job("projection", "v5e:2x2", data=4, model=1)
+    code, document = diff_json(job, job, "--b-layout", "default")
+    assert (code, document["verdict"]) == (3, "rewrite")
+    assert changed(document) == {"params/wq": ["dimension order"]}
+    assert document["rewrite"]["arrays"] == ["wq"]
+    assert document["parameters"][0]["before"]["shard"] == "bf16[2048,16,128]{2,0,1:T(8,128)(2,1)}"
+    assert document["parameters"][0]["after"]["shard"] == "bf16[2048,16,128]{2,1,0:T(8,128)(2,1)}"
+
+
+def test_the_program_changes_a_cache_and_no_weight(write_job: WriteJob, tmp_path: Path) -> None:
+    job = write_job(DECODE, "v5e:2x2", data=2, model=2)
+    small = (tmp_path / "small.yaml").write_text(Path(job).read_text()) and str(tmp_path / "small.yaml")
+    larger = write_job(DECODE, "v5e:2x2", {"batch": 32}, data=2, model=2)
+    code, document = diff_json(small, larger)
+    assert (code, document["verdict"]) == (3, "recompile only")
+    assert changed(document)["cache/keys"] == ["shape", "tiling"]
+    assert not [name for name in changed(document) if name.startswith("params/")]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "before", "after"),
+    [
+        ("int4", "s4[512,256]{1,0:T(8,128)(8,1)E(4)}", "s4[512,256]{1,0:T(64,128)(8,1)E(4)}"),
+        ("float8_e4m3fn", "f8e4m3fn[512,256]{1,0:T(8,128)(4,1)}", "f8e4m3fn[512,256]{1,0:T(32,128)(4,1)}"),
+    ],
+)
+def test_a_flag_changes_the_tiling_of_narrow_types(write_job: WriteJob, dtype: str, before: str, after: str) -> None:
+    """The flag is set for both sides, and then taken away from one of them."""
+    job = write_job("quantised", "v5p:2x2x1", {"dtype": dtype}, model=4)
+    flag = "flags.xla_tpu_enable_layout_hints"
+    code, document = diff_json(job, job, "--target", f"{flag}=true", "--b", f"{flag}=")
+    assert code == 3
+    (change,) = document["parameters"]
+    assert (change["parameter"], change["aspects"]) == ("params/w", ["tiling"])
+    assert (change["before"]["shard"], change["after"]["shard"]) == (before, after)
+
+
 def test_a_flag_changes_the_tiling_of_int8(write_job: WriteJob) -> None:
     job = write_job("quantised", "v5e:2x2", model=4)
     done = diff(job, job, "--a", "flags.xla_tpu_enable_layout_hints=true")
@@ -95,6 +149,17 @@ def test_a_flag_changes_the_tiling_of_int8(write_job: WriteJob) -> None:
     assert "-> s8[512,256]{1,0:T(32,128)(4,1)}" in done.stdout
     assert "flags: xla_tpu_enable_layout_hints=true -> none" in done.stdout
     assert "recompile only: 1 parameter changed, but no stored array does" in done.stdout
+
+
+def test_another_chip_with_other_tiles(write_job: WriteJob) -> None:
+    """Nothing but the chip differs: as many devices, the same mesh."""
+    small = {"d_model": 64, "heads": 8, "d_ff": 96, "vocab": 256, "batch": 16, "sequence": 32}
+    job = write_job(DECODE, "v5e:2x4", small, data=2, model=4)
+    code, document = diff_json(job, job, "--b-topology", "v2:2x2")
+    assert (code, document["verdict"]) == (3, "recompile only")
+    assert list(document["fingerprint"]) == ["topology"]
+    assert changed(document)["params/final_norm/scale"] == ["tiling"]
+    assert document["after"]["device_bytes"] > document["before"]["device_bytes"]
 
 
 def test_another_chip_with_the_same_layouts(write_job: WriteJob, tmp_path: Path) -> None:
@@ -118,3 +183,23 @@ def test_nothing_to_compare(tmp_path: Path) -> None:
     done = diff(str(tmp_path), str(tmp_path))
     assert done.returncode == 2
     assert "nothing to compare" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["A"], "give B, or --libtpu"),
+        (["A", "A", "--libtpu", "0.0.52"], "not a range of versions"),
+        (["A", "--libtpu", "0.0.52..0.0.37"], "not a range of versions"),
+        (["A", "--libtpu", "0.0.37..0.0.40", "--b-libtpu", "0.0.3"], "leave out --b-libtpu"),
+        (["A", "B", "--libtpu", "0.0.37..0.0.40"], "leave out B"),
+        (["signature.json", "--libtpu", "0.0.37..0.0.40"], "only a job can be compiled"),
+        (["signature.json", "signature.json", "--target", "layout=auto"], "neither A nor B is a job"),
+        (["A", "A", "--target", "topolgy=v5e:2x2"], "did you mean topology"),
+    ],
+)
+def test_wrong_usage(write_job: WriteJob, arguments: list[str], message: str) -> None:
+    job = write_job("head", "v5e:2x2", data=2, model=2)
+    done = diff(*(job if argument == "A" else argument for argument in arguments))
+    assert done.returncode == 2
+    assert message in done.stderr
