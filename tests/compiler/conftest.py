@@ -49,7 +49,8 @@ def make_job(
             },
             "target": {"topology": topology, "mesh": mesh or {"data": 2, "model": 4}, **target},
             "output": "unused",
-            "compile": {"timeout_seconds": timeout_seconds},
+            # these tests are about compiling: none is to be spared
+            "compile": {"timeout_seconds": timeout_seconds, "cache": False},
         },
         base=base,
     )
