@@ -115,9 +115,8 @@ def show_plan(out: Console, summary: Summary) -> None:
     print_table(out, table(columns, rows))
     work = [a for a in summary.assessments if a.stale]
     out.print()
-    out.print(
-        f"{plural(len(rows), 'pair')} of model and target, {len(work)} to be worked on; {format_seconds(summary.seconds)}"
-    )
+    pairs = f"{plural(len(rows), 'pair')} of model and target"
+    out.print(f"{pairs}, {len(work)} to be worked on; looked at in {format_seconds(summary.seconds)}")
 
 
 def show_summary(out: Console, summary: Summary) -> None:
