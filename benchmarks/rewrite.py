@@ -1,188 +1,244 @@
 """How fast a checkpoint is rewritten, and in how much memory, beside what else one could do with it.
 
-A synthetic Orbax-like checkpoint (Zarr v3 in OCDBT, rows sharded) is rewritten onto other grids. Side by side, in
-turns, in one run: ``cp -r``; a bare TensorStore copy array by array (``target.write(source)``, the fastest
-store-to-store copy there is); ours (plan, Beam, digests, read-back, commit). Only ratios mean anything on a shared
-machine. Memory is the peak of the process's resident set, each case in a process of its own.
+Synthetic checkpoints (benchmarks/synthetic.py) are rewritten onto the same grid, from row shards to column shards, and
+from row shards to column shards with all dimensions reversed. Side by side, in turns:
 
-    python benchmarks/rewrite.py [--megabytes 512] [--repeats 3] [--directory DIR]
+  copy         cp -r, for scale
+  tensorstore  a bare TensorStore copy array by array, ``target.write(source)``, without fsync
+  synced       the same, then everything written is flushed to disk, as a checkpoint that is to be kept must be
+  orbax        restored to host memory with Orbax, and saved with it
+  mesh         restored onto a mesh of 8 simulated CPU devices in the target's sharding, and saved from there
+  reexport     plan, Beam, digests, read-back, receipts, commit, all flushed to disk
+
+``orbax`` keeps each array in one chunk and ``mesh`` keeps the dimension order: they do less than the case asks for.
+Each runs in a process of its own. ``seconds`` is the wall time of the work, without imports and initialisation;
+``process`` that of the whole process; memory the peak of the process tree's proportional set size; ``read`` what
+TensorStore read, in multiples of the source's bytes (reexport's includes 1.0 for reading back). Medians of the turns;
+on a shared machine only ratios mean anything.
+
+    python benchmarks/rewrite.py [--checkpoints mixed,tiny,single] [--cases ...] [--ways ...] [--scale 1] [--turns 3]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
+import os
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import processes
+import synthetic
 import tensorstore as ts
 
-from migrate import commit, driver, mapping, orbax_metadata, planner, sources
-from migrate.arrays import root_database
-from migrate.export import Paths
-from migrate.manifest import ArrayRecord, FileRecord, ProgramRecord, SourceRecord
-from migrate.receipt import Destination
-from migrate.signature import Fingerprint, ParameterSpec
-from migrate.zarr import StoredArray
-from pipelines import batch
-
-SHARDS = 8
-CASES = {
-    # shard of the target, and its dimension order
-    "same grid": (lambda rows, columns: (rows // SHARDS, columns), (0, 1)),
-    "rows to columns": (lambda rows, columns: (rows, columns // SHARDS), (0, 1)),
-    "transposed": (lambda rows, columns: (rows, columns // SHARDS), (1, 0)),
-}
-FINGERPRINT = Fingerprint("0" * 64, "cpu:8", (("x", SHARDS),), "", "", "", (), "default")
+MESH = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={synthetic.MESH_SHARDS}", "JAX_PLATFORMS": "cpu"}
+Work = Callable[[], None]
+"""What is timed, after imports and initialisation."""
 
 
-def shapes(total_bytes: int) -> list[tuple[int, int]]:
-    """Most bytes in large arrays, and a tail of small ones, as models have them; float32."""
-    large, middle = (4096, 2048), (1024, 512)
-    count = max(1, int(total_bytes * 0.9) // (4096 * 2048 * 4))
-    return [large] * count + [middle] * max(1, int(total_bytes * 0.1) // (1024 * 512 * 4)) + [(8, 64)] * 50
+def copy(source: Path, target: Path, _: synthetic.Case) -> Work:
+    return lambda: subprocess.run(["cp", "-r", str(source), str(target)], check=True) and None
 
 
-def write_source(directory: Path, total_bytes: int) -> None:
-    rng = np.random.default_rng(0)
-    records = []
-    for number, (rows, columns) in enumerate(shapes(total_bytes)):
-        stored = StoredArray(f"w{number:05}", (rows, columns), "float32", (rows // SHARDS, columns), (0, 1), "none")
-        spec = {
-            "driver": "zarr3",
-            "kvstore": {**root_database(str(directory)), "path": stored.storage_name + "/"},
-            "metadata": stored.zarr_metadata(),
-            "store_data_equal_to_fill_value": True,
-        }
-        ts.open(spec, create=True).result().write(rng.random((rows, columns), np.float32)).result()
-        records.append(ArrayRecord("params", (stored.storage_name,), (False,), stored, "", ()))
-    (directory / orbax_metadata.TREE_METADATA_KEY).write_bytes(orbax_metadata.tree_metadata(records))
+def tensorstore_copy(source: Path, target: Path, case: synthetic.Case) -> Work:
+    from migrate.arrays import root_database
+
+    _, plan = synthetic.make_plan(source, case)
+    context = ts.Context({"file_io_sync": False})
+
+    def work() -> None:
+        for array in plan.arrays:
+            key = {"path": array.stored.storage_name + "/"}
+            from_ = ts.open({"driver": "zarr3", "kvstore": {**root_database(str(source)), **key}}).result()
+            to = ts.open(
+                {
+                    "driver": "zarr3",
+                    "kvstore": {**root_database(str(target)), **key},
+                    "metadata": array.stored.zarr_metadata(),
+                },
+                create=True,
+                context=context,
+            ).result()
+            to.write(from_).result()
+
+    return work
 
 
-def make_plan(source: Path, case: str) -> tuple[Any, planner.Plan]:
-    shard_of, order = CASES[case]
-    checkpoint = sources.open_checkpoint(source)
-    parameters = [
-        ParameterSpec(
-            number=number,
-            argument="params",
-            path=leaf.path,
-            sequence_levels=(False,),
-            shape=leaf.shape,
-            dtype="float32",
-            partition=((), ("x",)),
-            shard_shape=shard_of(*leaf.shape),
-            major_to_minor=order,
-            is_weight=True,
+def synced_copy(source: Path, target: Path, case: synthetic.Case) -> Work:
+    from migrate import storage
+
+    copied = tensorstore_copy(source, target, case)
+
+    def work() -> None:
+        copied()
+        storage.flush(str(target))
+
+    return work
+
+
+def orbax(source: Path, target: Path, _: synthetic.Case) -> Work:
+    import numpy as np
+    import orbax.checkpoint as ocp
+
+    def work() -> None:
+        checkpointer = ocp.PyTreeCheckpointer()
+        metadata = checkpointer.metadata(source).item_metadata.tree
+        arguments = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in metadata}
+        checkpointer.save(target, checkpointer.restore(source, restore_args=arguments))
+
+    return work
+
+
+def mesh(source: Path, target: Path, case: synthetic.Case) -> Work:
+    import jax
+    import orbax.checkpoint as ocp
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    devices = jax.make_mesh((synthetic.MESH_SHARDS,), ("x",))
+
+    def arguments(leaf: Any) -> ocp.ArrayRestoreArgs:
+        partition: list[str | None] = [None] * len(leaf.shape)
+        if synthetic.shards(tuple(leaf.shape)) > 1:
+            partition[case.sharded_axis] = "x"
+        return ocp.ArrayRestoreArgs(sharding=NamedSharding(devices, PartitionSpec(*partition)))
+
+    def work() -> None:
+        checkpointer = ocp.PyTreeCheckpointer()
+        metadata = checkpointer.metadata(source).item_metadata.tree
+        wanted = {name: arguments(leaf) for name, leaf in metadata.items()}
+        checkpointer.save(target, checkpointer.restore(source, restore_args=wanted))
+
+    return work
+
+
+def ours(source: Path, target: Path, case: synthetic.Case) -> Work:
+    from migrate import commit, export
+    from migrate.manifest import FileRecord, ProgramRecord, SourceRecord
+    from migrate.receipt import Destination
+    from migrate.signature import Fingerprint
+    from pipelines import batch
+
+    fingerprint = Fingerprint("0" * 64, "cpu:8", (("x", synthetic.MESH_SHARDS),), "", "", "", (), "default")
+
+    def work() -> None:
+        checkpoint, plan = synthetic.make_plan(source, case)
+        paths = export.Paths(str(target))
+        destination = Destination(
+            paths.parameters(plan.parameter_set), paths.carried(plan.parameter_set), paths.run(plan.parameter_set)
         )
-        for number, leaf in enumerate(checkpoint.leaves)
-    ]
-    found = mapping.match(checkpoint.leaves, parameters)
-    plan = planner.make_plan(
-        found, source_identity=checkpoint.identity, max_item_bytes=64 << 20, max_chunk_bytes=64 << 20
-    )
-    return checkpoint, plan
+        request = commit.CommitRequest(
+            output=str(target),
+            export_id="benchmark",
+            plan=plan,
+            source=SourceRecord(checkpoint.uri, checkpoint.format, "", checkpoint.identity, None, None),
+            programs=(ProgramRecord("main", "", fingerprint, {"none": FileRecord.of(b"")}),),
+            tools={},
+            timings={},
+            rewrite_began=time.time(),
+        )
+        batch.run({"job": commit.Work(plan.items, request, destination)})
+        if not export.is_export(paths.export("benchmark")):
+            raise SystemExit("nothing was committed")
+
+    return work
 
 
-def ours(source: Path, target: Path, case: str) -> None:
-    checkpoint, plan = make_plan(source, case)
-    paths = Paths(str(target))
-    destination = Destination(
-        paths.parameters(plan.parameter_set), paths.carried(plan.parameter_set), paths.run(plan.parameter_set)
-    )
-    request = commit.CommitRequest(
-        output=str(target),
-        export_id="benchmark",
-        plan=plan,
-        source=SourceRecord(checkpoint.uri, checkpoint.format, "", checkpoint.identity, None, None),
-        programs=(ProgramRecord("main", "", FINGERPRINT, {"none": FileRecord.of(b"")}),),
-        tools={},
-        timings={},
-        rewrite_began=time.time(),
-    )
-    batch.run({"job": commit.Work(plan.items, request, destination)})
-    assert driver.export.is_export(paths.export("benchmark"))
-
-
-def tensorstore_copy(source: Path, target: Path, case: str) -> None:
-    """No digests, no read-back, no bound on memory but one array at a time."""
-    _, plan = make_plan(source, case)
-    for array in plan.arrays:
-        from_ = ts.open(
-            {"driver": "zarr3", "kvstore": {**root_database(str(source)), "path": array.stored.storage_name + "/"}}
-        ).result()
-        to = ts.open(
-            {
-                "driver": "zarr3",
-                "kvstore": {**root_database(str(target)), "path": array.stored.storage_name + "/"},
-                "metadata": array.stored.zarr_metadata(),
-            },
-            create=True,
-            context=ts.Context({"file_io_sync": False}),
-        ).result()
-        to.write(from_).result()
-
-
-def copy(source: Path, target: Path, _: str) -> None:
-    subprocess.run(["cp", "-r", str(source), str(target)], check=True)
-
-
-WAYS = {"cp -r": copy, "bare TensorStore copy": tensorstore_copy, "reexport": ours}
-
-
-def measure(way: str, source: Path, target: Path, case: str) -> dict[str, float]:
-    """Run one case in a process of its own."""
-    command = [sys.executable, __file__, "--one", way, case, str(source), str(target)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    shutil.rmtree(target, ignore_errors=True)
-    measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return measured
+WAYS: dict[str, Callable[[Path, Path, synthetic.Case], Work]] = {
+    "copy": copy,
+    "tensorstore": tensorstore_copy,
+    "synced": synced_copy,
+    "orbax": orbax,
+    "mesh": mesh,
+    "reexport": ours,
+}
 
 
 def one(way: str, case: str, source: str, target: str) -> None:
-    started = time.perf_counter()
-    WAYS[way](Path(source), Path(target), case)
-    seconds = time.perf_counter() - started
-    who = resource.RUSAGE_CHILDREN if way == "cp -r" else resource.RUSAGE_SELF
-    print(json.dumps({"seconds": seconds, "peak_bytes": resource.getrusage(who).ru_maxrss * 1024}))
+    """Do one rewrite in this process, and print what it took."""
+    work = WAYS[way](Path(source), Path(target), synthetic.CASES[case])
+    started, cpu = time.perf_counter(), time.process_time()
+    work()
+    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+    name = "/tensorstore/kvstore/file/bytes_read"
+    values = [value for metric in ts.experimental_collect_matching_metrics(name) for value in metric["values"]]
+    read = sum(value["value"] for value in values)
+    print(json.dumps({"seconds": seconds, "cpu": cpu, "read_bytes": read}))
+
+
+def measure(way: str, case: str, source: Path, target: Path) -> dict[str, float]:
+    """Run one case in a process of its own."""
+    subprocess.run(["sync", "-f", str(source)], check=True)  # nobody pays for what the one before has left
+    measured = processes.measure(
+        processes.python(__file__, "--one", way, case, str(source), str(target)), MESH if way == "mesh" else None
+    )
+    shutil.rmtree(target, ignore_errors=True)
+    return {**measured.told, "process": measured.seconds, "peak_bytes": measured.peak_bytes}
+
+
+def compare(kind: str, cases: list[str], ways: list[str], options: argparse.Namespace) -> None:
+    """Measure one checkpoint in all cases and ways, and print a table."""
+    root = Path(tempfile.mkdtemp(prefix="reexport-benchmark-", dir=options.directory))
+    try:
+        arrays = synthetic.shapes(kind, options.scale)
+        synthetic.write_source(root / "source", arrays)
+        nbytes = synthetic.nbytes(arrays)
+        print(f"\n{kind}: {nbytes / 1e9:.2f} GB in {len(arrays):,} arrays, {options.turns} turns")
+        print(
+            f"{'case':16} {'way':12} {'seconds':>8} {'GB/s':>6} {'CPU s':>6} {'process':>8} {'peak MB':>8} {'read':>5}"
+            "  times as fast as"
+        )
+        for case in cases:
+            results: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
+            for _ in range(options.turns):
+                for way in ways:
+                    results[way].append(measure(way, case, root / "source", root / "target"))
+            for way, turns in results.items():
+                m = {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
+                peak = max(turn["peak_bytes"] for turn in turns)
+                print(
+                    f"{case:16} {way:12} {m['seconds']:8.2f} {nbytes / 1e9 / m['seconds']:6.3f} {m['cpu']:6.2f}"
+                    f" {m['process']:8.2f} {peak / 1e6:8.0f} {m['read_bytes'] / nbytes:5.2f}"
+                    f"  {ratios(results) if way == 'reexport' else ''}",
+                    flush=True,
+                )
+    finally:
+        shutil.rmtree(root)
+
+
+def ratios(results: dict[str, list[dict[str, float]]]) -> str:
+    """How many times as fast as each other way ours was, turn by turn, so that both had the same neighbours."""
+    own = results["reexport"]
+    return ", ".join(
+        f"{way} {statistics.median(b['seconds'] / a['seconds'] for a, b in zip(own, turns, strict=True)):.2f}"
+        for way, turns in results.items()
+        if turns is not own
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=int, default=512)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--directory", help="where to work; default: a temporary directory")
+    parser.add_argument("--checkpoints", default="mixed,tiny,single", help="of: mixed, tiny, single")
+    parser.add_argument("--cases", default=",".join(synthetic.CASES), help=f"of: {', '.join(synthetic.CASES)}")
+    parser.add_argument("--ways", default=",".join(WAYS), help=f"of: {', '.join(WAYS)}")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the number of arrays; of the single one's size")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--directory", help="where to work, with room for three times the checkpoint")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         one(*options.one)
         return
-    root = Path(tempfile.mkdtemp(prefix="reexport-benchmark-", dir=options.directory))
-    try:
-        write_source(root / "source", options.megabytes << 20)
-        nbytes = sum(rows * columns * 4 for rows, columns in shapes(options.megabytes << 20))
-        print(f"{nbytes / 2**20:,.0f} MiB in {len(shapes(options.megabytes << 20))} arrays, {options.repeats} turns")
-        print(f"{'case':16} {'way':22} {'MiB/s':>7} {'of copy':>8} {'peak MiB':>9}")
-        for case in CASES:
-            results: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
-            for _ in range(options.repeats):
-                for way in WAYS:
-                    results[way].append(measure(way, root / "source", root / "target", case))
-            base = statistics.median(r["seconds"] for r in results["bare TensorStore copy"])
-            for way, measured in results.items():
-                seconds = statistics.median(r["seconds"] for r in measured)
-                peak = max(r["peak_bytes"] for r in measured)
-                print(f"{case:16} {way:22} {nbytes / 2**20 / seconds:7.0f} {base / seconds:8.2f} {peak / 2**20:9.0f}")
-    finally:
-        shutil.rmtree(root)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}")
+    for kind in options.checkpoints.split(","):
+        compare(kind, options.cases.split(","), options.ways.split(","), options)
 
 
 if __name__ == "__main__":
