@@ -160,18 +160,43 @@ def test_effects(exports: Exports, change: dict[str, Any], expected: str) -> Non
     assert effect(ParameterChange(before, None, ("removed",), rewrite=False)) == "refused"
 
 
-def test_an_error_of_an_exports_program_is_explained(exports: Exports) -> None:
-    export = exports("small", "v5e:2x4")
-    parameter = next(p for p in export.signature().weights if p.name == "rank3/w")
+def message_about(export: migrate.Export, name: str) -> str:
+    """E0102 as libtpu words it, for a buffer with all dimensions in the other order."""
+    parameter = next(p for p in export.signature().weights if p.name == name)
     shard = parameter.shard
     found = dataclasses.replace(shard, layout=dataclasses.replace(parameter.layout, minor_to_major=(0, 1, 2)))
-    message = (
+    return (
         f"Executable(jit_step) expected parameter {parameter.number} of size {shard.device_bytes} ({shard}) "
         f"but got buffer with incompatible size {found.device_bytes} ({found})"
     )
+
+
+def test_an_error_of_an_exports_program_is_explained(exports: Exports) -> None:
+    export = exports("small", "v5e:2x4")
+    message = message_about(export, "rank3/w")
     done = reexport("explain", "--export", export.uri, message)
     assert done.returncode == 0, done.stderr
     assert "rank3/w (argument params" in done.stdout
     assert "the executable is the export's, but the buffer is not" in done.stdout
     document = json.loads(reexport("explain", "--export", export.uri, message, "--json").stdout)
     assert document["mismatches"][0]["parameter"]["path"] == ["rank3", "w"]
+
+
+def test_an_error_is_explained_by_a_job(exports: Exports, old_checkpoint: Path, tmp_path: Path) -> None:
+    export = exports("small", "v5e:2x4")
+    message = message_about(export, "rank3/w")
+    job = str(write_job(small_job(old_checkpoint, tmp_path / "out"), tmp_path))
+    done = reexport("explain", "--job", job, message)
+    assert done.returncode == 0, done.stderr
+    assert "rank3/w (argument params" in done.stdout
+    assert "the executable is the job's, but the buffer is not" in done.stdout
+    assert f"reexport run {job}" in done.stdout
+
+    setting = "flags.xla_tpu_scoped_vmem_limit_kib=65536"
+    done = reexport("explain", "--export", export.uri, "--job", job, "--target", setting, "--json", message)
+    (found,) = json.loads(done.stdout)["mismatches"]
+    assert found["today"]["shard"] == found["parameter"]["shard"]
+    assert "the executable is the export's" in found["cause"]
+    # nothing is compiled for a text that says nothing, and a target needs its job
+    assert reexport("explain", "--job", job, "hello").returncode == 2
+    assert reexport("explain", "--target", setting, message).returncode == 2
