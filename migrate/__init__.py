@@ -39,6 +39,7 @@ environment     versions and devices: what a program needs, and what is here
 loader          export -> a callable and its parameters, without relayout
 preparation     a job up to its plan
 execution       runs the pipeline, which lies in another package
+session         a job's hold on its output: lease, receipts, and the work that is left
 driver          one job from source to export
 assessment      a model x target of a fleet: what is current, what is wanted, what that costs
 smoke, notify, metrics, history    a fleet's surroundings: a command, a webhook, Prometheus, what was done

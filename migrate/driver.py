@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from migrate import export, failures, receipt, rewrite, storage
-from migrate.collector import wait_for_collector
-from migrate.commit import CommitRequest, Work
+from migrate import export
 from migrate.config import Job
-from migrate.environment import installed_versions
-from migrate.errors import OutputConflictError, ReexportError, StorageError
+from migrate.errors import OutputConflictError
 from migrate.execution import execute
 from migrate.export import Export, Paths
-from migrate.lease import Lease
-from migrate.manifest import (
-    EXECUTABLE_FILE,
-    EXPORTED_FILE,
-    MANIFEST_KEY,
-    PARAMETERS_KEY,
-    SIGNATURE_FILE,
-    FileRecord,
-    ProgramRecord,
-    SourceRecord,
-)
 from migrate.planner import Plan
 from migrate.preparation import Prepared, Reporter, Silent, as_job, compile_directory, prepare
-from migrate.receipt import Destination
-
-_TOOLS = ("reexport", "jax", "jaxlib", "libtpu", "orbax-checkpoint", "tensorstore", "apache-beam", "numpy")
+from migrate.session import Session
 
 
 @dataclass(frozen=True)
@@ -97,7 +79,8 @@ def run_prepared(
     done = written = 0
     already = _already_committed(paths, prepared, supersede)
     if not already:
-        done, written = _rewrite(paths, prepared, reporter, publish)
+        with Session(prepared, publish=publish) as session:
+            done, written = _rewrite(session, prepared.job, reporter)
     elif publish:
         export.set_latest(paths.output, prepared.export_id)
     committed = export.open_export(paths.export(prepared.export_id))
@@ -164,123 +147,19 @@ def _shown(value: object) -> str:
     return str(value) if len(str(value)) != _DIGEST_CHARACTERS else str(value)[:16]
 
 
-def _rewrite(paths: Paths, prepared: Prepared, reporter: Reporter, publish: bool) -> tuple[int, int]:
+def _rewrite(session: Session, job: Job, reporter: Reporter) -> tuple[int, int]:
     """Write, verify and commit; (items, logical bytes) that were not there before."""
-    plan, export_id = prepared.plan, prepared.export_id
-    run_uri = paths.run(plan.parameter_set)
-    lease = Lease(run_uri)
-    ledger_directory = tempfile.mkdtemp(prefix="reexport-ledger-")
+    if session.work is None:
+        return 0, 0
+    reporter.started(len(session.work.items), session.nbytes, session.reused_items)
     try:
-        wait_for_collector(paths.output)
-        if export.is_export(paths.export(export_id)):
-            return 0, 0  # another driver committed it before this one had the lease
-        destination = Destination(
-            paths.parameters(plan.parameter_set), paths.carried(plan.parameter_set), run_uri, ledger_directory
+        execute(
+            {job.output: session.work},
+            runner=job.rewrite.runner,
+            workers=job.rewrite.workers,
+            on_poll=lambda: reporter.progress(*session.progress()),
         )
-        failures.take(destination)
-        _delete_unfinished(paths, destination, export_id)
-        programs = _store_programs(paths, prepared)
-        items = plan.items
-        if storage.exists(destination.parameters_uri, PARAMETERS_KEY):
-            items = ()  # another export shares the set
-        receipts = receipt.load_all(destination, [item.id for item in items])
-        items = tuple(item for item in items if item.id not in receipts)
-        nbytes = sum(item.nbytes for item in items)
-        _check_free_space(paths.output, nbytes)
-        request = CommitRequest(
-            output=paths.output,
-            export_id=export_id,
-            plan=plan,
-            source=_source_record(prepared),
-            programs=programs,
-            tools=installed_versions(_TOOLS),
-            timings=prepared.timings,
-            rewrite_began=time.time(),
-            publish=publish,
-        )
-        reporter.started(len(items), nbytes, len(receipts))
-        rewrite.allow(destination)
-
-        def on_progress(done_items: int, done_bytes: int) -> None:
-            reporter.progress(done_items, done_bytes)
-            lease.renew()
-
-        try:
-            execute(
-                paths.output,
-                Work(items, request, destination),
-                runner=prepared.job.rewrite.runner,
-                workers=prepared.job.rewrite.workers,
-                on_progress=on_progress,
-            )
-        finally:
-            reporter.finished()
-        if not export.is_export(paths.export(export_id)):
-            raise _failure(failures.take(destination), destination)
-        return len(items), nbytes
     finally:
-        lease.release()
-        storage.delete_empty_directory(storage.join(paths.output, "runs"))
-        shutil.rmtree(ledger_directory, ignore_errors=True)
-
-
-def _source_record(prepared: Prepared) -> SourceRecord:
-    found, job = prepared.checkpoint, prepared.job
-    reading = {
-        **job.source.model_dump(mode="json", include={"select", "carry", "missing_chunks"}),
-        "mapping": [rule.model_dump(mode="json", exclude_unset=True) for rule in job.mapping],
-    }
-    return SourceRecord(found.uri, found.format, found.version, found.identity, found.step, found.item, reading)
-
-
-def _delete_unfinished(paths: Paths, destination: Destination, export_id: str) -> None:
-    """What a killed run left half-written where this one will write; the lease says that nobody else does."""
-    storage.delete_unfinished(paths.export(export_id))
-    storage.delete_unfinished(destination.parameters_uri)
-    storage.delete_unfinished(destination.carried_uri)
-    storage.delete_unfinished(storage.join(destination.run_uri, "receipts"))
-
-
-def _failure(found: list[ReexportError], destination: Destination) -> ReexportError:
-    if not found:
-        return ReexportError("the pipeline ended without committing", where=destination.run_uri)
-    # the first failure stops the others, which then only say so
-    causes = [error for error in found if not isinstance(error, rewrite.StoppedError)] or found
-    first = causes[0]
-    if len(causes) > 1:
-        first.what = f"{first.what} (and {len(causes) - 1} more failures)"
-    return first
-
-
-def _store_programs(paths: Paths, prepared: Prepared) -> tuple[ProgramRecord, ...]:
-    """Put the programs' files into the export's directory, which does not exist until COMMIT.json does."""
-    storage.delete(paths.export(prepared.export_id), MANIFEST_KEY)  # of a run that died before its commit
-    origins = {program.name: program.origin for program in prepared.job.programs}
-    records = []
-    for name, compiled in prepared.compiled.items():
-        contents = {
-            SIGNATURE_FILE: compiled.signature.to_json().encode(),
-            EXECUTABLE_FILE: compiled.executable.read_bytes(),
-            EXPORTED_FILE: compiled.exported.read_bytes(),
-        }
-        for file, data in contents.items():
-            storage.write(paths.program(prepared.export_id, name), file, data)
-        files = {file: FileRecord.of(data) for file, data in contents.items()}
-        records.append(ProgramRecord(name, origins[name], compiled.signature.fingerprint, files))
-    return tuple(records)
-
-
-def _check_free_space(output: str, nbytes: int) -> None:
-    """Refuse early what a disk cannot hold. Object stores tell no free space."""
-    if not storage.is_local(output):
-        return
-    path = storage.local_path(output)
-    free_bytes = shutil.disk_usage(next(p for p in (path, *path.parents) if p.exists())).free
-    if nbytes > free_bytes:
-        raise StorageError(
-            "disk full: the arrays do not fit into the output's file system",
-            where=output,
-            expected=f"{nbytes:,} bytes free",
-            found=f"{free_bytes:,} bytes free",
-            remedy="free space at the output or choose another one",
-        )
+        reporter.finished()
+    session.check()
+    return len(session.work.items), session.nbytes

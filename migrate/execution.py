@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from migrate import ledger, rewrite
+from migrate import rewrite
 from migrate.commit import Work
 from migrate.errors import ReexportError
 
@@ -17,21 +17,18 @@ _PIPELINES = "reexport.pipelines"
 """Entry point group."""
 
 
-def execute(
-    name: str, work: Work, *, runner: str, workers: int | None, on_progress: Callable[[int, int], None]
-) -> None:
-    """Run the rewrite pipeline on ``work``, known in it as ``name``; returns when it has ended.
+def execute(works: Mapping[str, Work], *, runner: str, workers: int | None, on_poll: Callable[[], None]) -> None:
+    """Run one rewrite pipeline on all ``works``, known in it by their names; returns when it has ended.
 
-    The pipeline runs in a thread; this one owns Ctrl-C and calls ``on_progress`` with the items and logical bytes done,
-    several times a second. What came of the work lies on storage: committed, or failures. Raises
-    :class:`ReexportError` if the pipeline itself fails.
+    The pipeline runs in a thread; this one owns Ctrl-C and calls ``on_poll`` several times a second. What came of each
+    work lies on storage: committed, or failures. Raises :class:`ReexportError` if the pipeline itself fails.
     """
     pipeline = _pipeline("batch")
     crash: list[BaseException] = []
 
     def target() -> None:
         try:
-            pipeline({name: work}, runner_name=runner, workers=workers)
+            pipeline(works, runner_name=runner, workers=workers)
         except BaseException as error:
             crash.append(error)
 
@@ -40,10 +37,11 @@ def execute(
     try:
         while thread.is_alive():
             thread.join(_POLL_SECONDS)
-            on_progress(*(ledger.read(work.destination.ledger) if work.destination.ledger else (0, 0)))
+            on_poll()
     except BaseException:
         # items under way end by themselves; without receipts they count for nothing
-        rewrite.stop(work.destination)
+        for work in works.values():
+            rewrite.stop(work.destination)
         thread.join(timeout=60)
         raise
     if crash:

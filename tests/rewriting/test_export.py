@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from migrate import commit, driver, storage
+from migrate import commit, storage
 from migrate.audit import verify_export
 from migrate.commit import CommitRequest
 from migrate.compiler import CompileResult
 from migrate.config import job_from_mapping
 from migrate.errors import ExitCode, NotAnExportError, VerificationError
-from migrate.export import Export, Paths, is_export, latest, open_export, set_latest
+from migrate.export import Export, is_export, latest, open_export, set_latest
 from migrate.manifest import FileRecord, ProgramRecord
-from migrate.preparation import Prepared, Silent
+from migrate.preparation import Prepared
+from migrate.session import Session
 from migrate.signature import Signature
 
 from .conftest import FINGERPRINT, Run
@@ -177,12 +178,14 @@ def test_a_driver_that_waited_for_the_lease_leaves_the_others_export_alone(
             "output": two_arrays.paths.output,
         }
     )
-    prepared = Prepared(job, two_arrays.checkpoint, CompileResult(signature, *files, 1.0), two_arrays.plan)
+    prepared = Prepared(job, two_arrays.checkpoint, {"main": CompileResult(signature, *files, 1.0)}, two_arrays.plan)
     for item in two_arrays.plan.items:
         two_arrays.do(item)
     request = dataclasses.replace(two_arrays.request, export_id=prepared.export_id)
     theirs = commit.commit(request, two_arrays.destination)
 
-    assert driver._rewrite(Paths(job.output), prepared, Silent()) == (0, 0)
+    with Session(prepared) as session:
+        assert session.work is None
+        session.check()
     assert open_export(job.output) == theirs
     verify_export(theirs)
