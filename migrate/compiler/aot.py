@@ -26,7 +26,8 @@ def lower(
     """The program traced and lowered to StableHLO.
 
     ``layouts`` has an entry a leaf: a ``Layout``, ``Layout.AUTO`` (XLA chooses), or None (the platform's default).
-    With ``free_results`` XLA chooses those of the results, so that a donated buffer can be reused in place.
+    With ``free_results`` XLA chooses those of the results, so that a donated buffer can be reused in place; a result
+    that can take the place of a donated array has the layout prescribed for that, and comes back as it went in.
     ``keep_unused``: without it an unused argument vanishes and later HLO parameter numbers move. ``mesh`` is the
     context mesh meanwhile: models name its axes in sharding constraints. Raises :class:`ProgramError` with what the
     function raised.
@@ -35,18 +36,43 @@ def lower(
         leaf.sharding if layout is None else Format(layout, leaf.sharding)
         for leaf, layout in zip(leaves, layouts, strict=True)
     ]
-    jitted = jax.jit(
-        program.function,
-        in_shardings=_unflatten(program, formats),
-        out_shardings=Format(Layout.AUTO) if free_results else None,
-        donate_argnums=program.donated,
-        keep_unused=True,
-    )
     try:
         with jax.set_mesh(mesh):
+            jitted = jax.jit(
+                program.function,
+                in_shardings=_unflatten(program, formats),
+                out_shardings=_results(program, leaves, layouts, free_results=free_results),
+                donate_argnums=program.donated,
+                keep_unused=True,
+            )
             return jitted.lower(*_unflatten(program, [leaf.struct for leaf in leaves]))
     except Exception as error:  # whatever the user's function raises under tracing
         raise trace_failure(error) from error
+
+
+def _results(program: Program, leaves: Sequence[AbstractLeaf], layouts: Sequence[Any], *, free_results: bool) -> Any:
+    """``out_shardings``: one for all results, unless a donated array's layout is decided otherwise than theirs.
+
+    Then those that are not to take a donated array's place have default layouts: libtpu ignores what is prescribed for
+    some results if it may choose others (seen with 0.0.42.1: a donated cache comes back in another layout).
+    """
+    donated = [(leaf, layout) for leaf, layout in zip(leaves, layouts, strict=True) if leaf.is_donated]
+    general = Layout.AUTO if free_results else None
+    if all(layout is general for _, layout in donated):
+        return Format(Layout.AUTO) if free_results else None
+
+    def result(value: Any) -> Any:
+        for number, (leaf, layout) in enumerate(donated):
+            if (leaf.shape, leaf.dtype) == (value.shape, value.dtype):
+                del donated[number]  # as jax pairs them: each once, in order
+                if layout is None or layout is Layout.AUTO:
+                    return layout and Format(layout)
+                return Format(layout, leaf.sharding)
+        return None
+
+    return jax.tree.map(
+        result, jax.eval_shape(program.function, *_unflatten(program, [leaf.struct for leaf in leaves]))
+    )
 
 
 def compile_lowered(

@@ -134,8 +134,9 @@ def test_host_memory_is_told_apart(make_job: MakeJob, tmp_path: Path) -> None:
     assert parameters["x"].layout.memory_space == 0
 
 
-def test_donated_cache_is_updated_in_place(run_script: Callable[..., Any]) -> None:
-    found = run_script("donation.py", "v5e:2x4")
+@pytest.mark.parametrize("cache_layout", ["auto", "default", "stated"])
+def test_donated_cache_is_updated_in_place(run_script: Callable[..., Any], cache_layout: str) -> None:
+    found = run_script("donation.py", "v5e:2x4", cache_layout)
     assert found["inputs"] == found["outputs"]
     assert found["aliased_bytes"] >= found["cache_bytes"] > 0
 
