@@ -34,6 +34,8 @@ FORMAT = 1
 DEFAULT_MAX_BYTES = 10 << 30
 _RECORDS = "records"
 _OBJECTS = "objects"
+# Each edit of a model leaves a record under its key: reading all of a long history would cost more than it saves.
+_MOST_CANDIDATES = 64
 _UNFINISHED_SECONDS = 3600.0
 # The limit is kept with some room, so that not every compile has to evict.
 _ROOM = 0.9
@@ -190,9 +192,12 @@ class CompileCache:
                 self.prune(int(max_bytes * _ROOM))
 
     def _newest_first(self, key: str) -> Iterator[Entry]:
-        names = storage.list_keys(storage.join(self.uri, _RECORDS, key))
-        found = (self._read(key, name.removesuffix(".json")) for name in names if name.endswith(".json"))
-        yield from sorted((entry for entry in found if entry is not None), key=lambda entry: -entry.used)
+        """Entries under ``key``, read one by one, since the first is mostly the one; not those of long ago."""
+        names = [name for name in storage.list_keys(storage.join(self.uri, _RECORDS, key)) if name.endswith(".json")]
+        names.sort(key=lambda name: -self._used(f"{_RECORDS}/{key}/{name}", 0.0))
+        for name in names[:_MOST_CANDIDATES]:
+            if (entry := self._read(key, name.removesuffix(".json"))) is not None:
+                yield entry
 
     def _read(self, key: str, identity: str) -> Entry | None:
         name = f"{_RECORDS}/{key}/{identity}.json"
