@@ -48,6 +48,12 @@ def test_default_bytes_are_those_of_the_default_policy(make_job: Jobs, free: Com
     assert default.device_bytes == default.default_device_bytes == free.signature.default_device_bytes
 
 
+def test_default_bytes_of_a_decoder_are_those_of_the_default_policy(decoders: dict[str, CompileResult]) -> None:
+    auto, default = decoders["auto"].signature, decoders["default"].signature
+    assert [p.default_device_bytes for p in auto.parameters] == [p.device_bytes for p in default.parameters]
+    assert auto.default_device_bytes == default.memory.argument_bytes
+
+
 @pytest.mark.parametrize(("max_padding", "refused"), [(1.5, ["codes", "table"]), (2, ["codes"])])
 def test_a_bound_refuses_what_is_padded_above_it(
     make_job: Jobs, free: CompileResult, tmp_path: Path, max_padding: float, refused: list[str]

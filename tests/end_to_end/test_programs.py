@@ -95,11 +95,16 @@ def test_what_one_program_reads_the_other_goes_on_with(
     np.testing.assert_allclose(np.asarray(fast_next), np.asarray(slow_next), rtol=0.05, atol=0.05)
 
 
-def test_a_program_loaded_alone_gives_the_same(export: migrate.Export, prefill: migrate.LoadedProgram) -> None:
+def test_a_program_loaded_alone_or_compiled_here_gives_the_same(
+    export: migrate.Export, decode: migrate.LoadedProgram, prefill: migrate.LoadedProgram
+) -> None:
     alone = migrate.load(export.uri, "prefill")
+    compiled_here = migrate.load(export.uri, "prefill", params=decode.params, executable="recompile")
+    assert compiled_here.params["head"]["kernel"] is decode.params["head"]["kernel"]
     tokens = np.arange(BATCH * LENGTH, dtype=np.int32).reshape(BATCH, LENGTH)
-    results = [loaded(loaded.params, empty_cache(loaded), tokens)[0] for loaded in (alone, prefill)]
-    np.testing.assert_array_equal(*map(np.asarray, results))
+    for loaded in (alone, compiled_here):
+        expected, found = (one(one.params, empty_cache(one), tokens)[0] for one in (prefill, loaded))
+        np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
 
 
 @pytest.mark.parametrize(
