@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
@@ -37,10 +38,10 @@ def post(url: str, document: Mapping[str, Any], *, timeout_seconds: float) -> No
         except urllib.error.HTTPError as error:
             found = f"HTTP status {error.code}"
             error.close()
-        except (OSError, ValueError) as error:
-            # the reason of a URLError names host and port at most; a ValueError may quote the URL
-            reason = getattr(error, "reason", None) or (error if isinstance(error, OSError) else "not a usable URL")
-            found = str(reason).replace(url, host_of(url))
+        except OSError as error:
+            found = str(getattr(error, "reason", None) or error)
+        except (ValueError, http.client.HTTPException) as error:
+            found = f"no usable URL or no HTTP server: {type(error).__name__}"  # its text may quote the URL
     raise ReexportError(
         "the webhook cannot be reached",
         where=f"notifications.webhook: {host_of(url)}",
