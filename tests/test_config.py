@@ -13,6 +13,7 @@ import yaml
 
 from migrate.config import job_from_mapping, load_job, parse_bytes
 from migrate.errors import ConfigError, ExitCode
+from migrate.layout_rules import CopiedLayout
 from migrate.rules import DropRule, RenameRule
 
 MINIMAL = {
@@ -250,3 +251,42 @@ def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not YAML") as caught:
         load_job(file)
     assert "key 'output' is given twice" in str(caught.value.found)
+
+
+STEP = {"entry": "model:step"}
+PROGRAMS = [
+    # keys in place of program, words of the message
+    ({}, ["program: is missing"]),
+    ({"program": STEP, "programs": [STEP]}, ["one of the keys program, programs"]),
+    ({"programs": []}, ["at least one program"]),
+    ({"programs": [STEP, STEP]}, ["names of their own", "main"]),
+    ({"programs": [{**STEP, "primary": True}, {**STEP, "name": "b", "primary": True}]}, ["one primary program"]),
+    ({"programs": [STEP, {"entr": "model:step", "name": "b"}]}, ["programs[1].entr", "did you mean entry"]),
+    ({"program": {**STEP, "layout": "fast"}}, ["program.layout", "auto-bounded", "{pinned: PATH"]),
+    ({"program": {**STEP, "layout": {"major_to_minor": [0]}}}, ["program.layout"]),  # arrays differ in rank
+    ({"program": {**STEP, "layouts": [{"parameters": "(", "layout": "auto"}]}}, ["layouts[0].parameters"]),
+    (
+        {"program": {**STEP, "layouts": [{"parameters": "a", "layout": {"major_to_minor": [0, 2]}}]}},
+        ["layouts[0].layout", "every dimension"],
+    ),
+    ({"program": {**STEP, "layouts": [{"parameter": "a", "layout": "auto"}]}}, ["did you mean parameters"]),
+]
+
+
+@pytest.mark.parametrize(("keys", "words"), PROGRAMS)
+def test_wrong_programs_and_policies_are_named(keys: dict[str, Any], words: list[str]) -> None:
+    job = {key: value for key, value in MINIMAL.items() if key != "program"} | keys
+    with pytest.raises(ConfigError) as caught:
+        job_from_mapping(job)
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_paths_of_pinned_layouts_start_at_the_job_file(tmp_path: Path) -> None:
+    pinned = {"layout": {"pinned": "../exports/a"}, "layouts": [{"parameters": "a", "layout": {"pinned": "b"}}]}
+    job = job_from_mapping(
+        {**MINIMAL, "program": {**STEP, **pinned}, "target": {**MINIMAL["target"], **pinned}}, base=tmp_path
+    )
+    for section in (job.program, job.target):
+        assert section.layout == CopiedLayout(pinned=str(tmp_path.parent / "exports/a"))
+        assert section.layouts[0].layout == CopiedLayout(pinned=str(tmp_path / "b"))
+    assert job_from_mapping(yaml.safe_load(yaml.safe_dump(job.model_dump(mode="json")))).target == job.target

@@ -5,6 +5,7 @@ Pure but for :func:`fetch`, which reads the signatures that policies pin; neithe
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
@@ -84,11 +85,12 @@ def check_rules(rules: Sequence[LayoutRule], arrays: Sequence[AbstractLeaf | Par
     for number, rule in enumerate(rules):
         if not any(matches(rule.parameters, array) for array in arrays):
             names = [_name(array) for array in arrays]
+            close = difflib.get_close_matches(rule.parameters, names, n=_SHOWN, cutoff=0.5)
             more = ", ..." if len(names) > _SHOWN else ""
             raise ConfigError(
                 "a layout rule matches no array",
                 where=f"{where}[{number}].parameters",
-                expected=f"a regular expression for the whole path of some: {', '.join(names[:_SHOWN])}{more}",
+                expected=f"a regular expression for the whole path of: {', '.join((close or names)[:_SHOWN])}{more}",
                 found=repr(rule.parameters),
             )
 
