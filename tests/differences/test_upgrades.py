@@ -1,21 +1,33 @@
-"""What other versions of libtpu change, with the versions themselves: they are downloaded, 135 to 230 MB each."""
+"""What other versions of libtpu change, with the versions themselves: they are downloaded, 135 to 230 MB each.
+
+The longest tests run where ``REEXPORT_TEST_DOWNLOADS`` names a directory, which keeps the versions for the next run.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from migrate.compiler import releases
-from migrate.compiler.toolchains import numbers
+from migrate.compiler.toolchains import numbers, provide
 from migrate.errors import ConfigError
 
 from .test_diff_command import DECODE, changed, diff, diff_json, write_job
 
 __all__ = ["write_job"]
 WriteJob = Callable[..., str]
+DOWNLOADS = os.environ.get("REEXPORT_TEST_DOWNLOADS")
+
+
+@pytest.fixture
+def kept_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    if DOWNLOADS is None:
+        pytest.skip("REEXPORT_TEST_DOWNLOADS names no directory for downloads of 2 GB")
+    monkeypatch.setenv("REEXPORT_CACHE_DIR", DOWNLOADS)
 
 
 def test_what_pip_publishes() -> None:
@@ -41,7 +53,7 @@ def test_an_index_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 @pytest.mark.slow
-def test_the_version_that_changed_int8_is_found(write_job: WriteJob, tmp_path: Path) -> None:
+def test_the_version_that_changed_int8_is_found(write_job: WriteJob) -> None:
     job = write_job("quantised", "v5e:2x2", model=4)
     done = diff(job, "--libtpu", "0.0.37..0.0.40", "--json")
     assert done.returncode == 3, done.stderr
@@ -52,16 +64,45 @@ def test_the_version_that_changed_int8_is_found(write_job: WriteJob, tmp_path: P
     assert "4 versions from 0.0.37 to 0.0.40" in done.stderr
     assert "libtpu 0.0.40: differs from 0.0.37" in done.stderr
 
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_downloads")
+def test_ranges_whose_ends_are_alike(write_job: WriteJob) -> None:
+    job = write_job("quantised", "v5e:2x2", model=4)
     alike = diff(job, "--libtpu", "0.0.38..0.0.39")
     assert alike.returncode == 0, alike.stderr
     assert "0.0.38 and 0.0.39 expect every parameter alike" in alike.stdout
-    # a version that ends its process under this jax (0.0.35) is skipped, and the answer is a range
-    skipped = diff(job, "--libtpu", "0.0.34..0.0.36")
-    assert skipped.returncode == 3, skipped.stderr
-    assert "changed after libtpu 0.0.34, with 0.0.36 at the latest; could not be used: 0.0.35" in skipped.stdout
+    # there and back: 0.0.35 and 0.0.36 differ, 0.0.37 does not
+    back = diff(job, "--libtpu", "0.0.34..0.0.37")
+    assert back.returncode == 0, back.stderr
+    assert "A change between them that was taken back would not be seen" in back.stdout
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("kept_downloads")
+def test_a_version_that_cannot_compile_is_skipped(
+    write_job: WriteJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version in ("0.0.34", "0.0.36"):
+        library = provide(version).library
+        (tmp_path / "cache/libtpu" / version).mkdir(parents=True)
+        (tmp_path / "cache/libtpu" / version / library.name).symlink_to(library)
+    damaged = tmp_path / "cache/libtpu/0.0.35/libtpu.so"
+    damaged.parent.mkdir()
+    damaged.write_bytes(b"not a library")
+    monkeypatch.setenv("REEXPORT_CACHE_DIR", str(tmp_path / "cache"))
+    job = write_job("quantised", "v5e:2x2", model=4)
+    done = diff(job, "--libtpu", "0.0.34..0.0.36")
+    assert done.returncode == 3, done.stderr
+    assert "changed after libtpu 0.0.34, with 0.0.36 at the latest; could not be used: 0.0.35" in done.stdout
+    assert "libtpu 0.0.35: skipped: " in done.stderr
+    failed = diff(job, "--libtpu", "0.0.34..0.0.35")
+    assert failed.returncode == 1
+    assert "0.0.35 does not work with this jax" in failed.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_downloads")
 def test_an_upgrade_changes_the_order_of_a_cache(write_job: WriteJob) -> None:
     job = write_job(DECODE, "tpu7x:2x2x1", data=2, model=4)
     code, document = diff_json(job, job, "--a-libtpu", "0.0.50", "--b-libtpu", "0.0.52")
@@ -74,6 +115,7 @@ def test_an_upgrade_changes_the_order_of_a_cache(write_job: WriteJob) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("kept_downloads")
 def test_chips_differ_with_an_old_version_and_not_today(write_job: WriteJob) -> None:
     """bfloat16 had tiles of 16 rows on tpu7x alone, up to 0.0.34."""
     job = write_job("rank2", "tpu7x:2x2x1", data=2, model=4)
