@@ -21,6 +21,7 @@ views, cast     arrays computed from other arrays, box by box
 reshape         boxes of a reshaped array                                                 (pure)
 durations       spans of time as people write them                                      (pure)
 content         a digest of what an array holds, whatever its chunks                      (pure)
+chunking        stored chunks within shards, items that read little twice                 (pure)
 planner         storage grids, and items of bounded bytes                                 (pure)
 rewrite         one item -> chunks on storage and a receipt                    \\
 verify          read back and compare                                           | called by pipelines/
@@ -40,7 +41,9 @@ loader          export -> a callable and its parameters, without relayout
 preparation     a job up to its plan
 execution       runs the pipeline, which lies in another package
 session         a job's hold on its output: lease, receipts, and the work that is left
+conflict        what an output holds already, beside what a job would put there
 driver          one job from source to export
+batch           many jobs in one pipeline; one that fails, fails alone
 assessment      a model x target of a fleet: what is current, what is wanted, what that costs
 smoke, notify, metrics, history    a fleet's surroundings: a command, a webhook, Prometheus, what was done
 outcome, reconcile    make a fleet current with the least work

@@ -10,7 +10,7 @@ from typing import Any
 
 from migrate import export
 from migrate.config import Job
-from migrate.errors import OutputConflictError
+from migrate.conflict import is_committed
 from migrate.execution import execute
 from migrate.export import Export, Paths
 from migrate.planner import Plan
@@ -77,7 +77,7 @@ def run_prepared(
     paths = Paths(prepared.job.output)
     reporter.planned(prepared)
     done = written = 0
-    already = _already_committed(paths, prepared, supersede)
+    already = is_committed(prepared, supersede=supersede)
     if not already:
         with Session(prepared, publish=publish) as session:
             done, written = _rewrite(session, prepared.job, reporter)
@@ -85,66 +85,6 @@ def run_prepared(
         export.set_latest(paths.output, prepared.export_id)
     committed = export.open_export(paths.export(prepared.export_id))
     return Result(committed, prepared.plan, already, done, written, time.perf_counter() - started)
-
-
-def _already_committed(paths: Paths, prepared: Prepared, supersede: bool) -> bool:
-    current = export.latest(paths.output)
-    directory = paths.export(prepared.export_id)
-    if current not in {None, prepared.export_id} and not supersede:
-        raise _conflict(export.open_export(paths.output), prepared)
-    return export.is_export(directory)
-
-
-def _conflict(found: Export, prepared: Prepared) -> OutputConflictError:
-    differences = []
-    source = found.manifest.source
-    if source.identity != prepared.checkpoint.identity:
-        differences.append(
-            f"source {source.uri}, identity {source.identity[:12]} (now {prepared.checkpoint.identity[:12]})"
-        )
-    there, here = [program.name for program in found.manifest.programs], list(prepared.compiled)
-    if there != here:
-        differences.append(f"programs {', '.join(there)} (now {', '.join(here)})")
-    for program in found.manifest.programs:
-        if program.name not in prepared.compiled:
-            continue
-        old, new = program.fingerprint, prepared.compiled[program.name].signature.fingerprint
-        of = f" of {program.name}" if len(there) > 1 else ""
-        differences += [
-            f"{_FIELDS[name]}{of} {_shown(getattr(old, name))} (now {_shown(getattr(new, name))})"
-            for name in _FIELDS
-            if getattr(old, name) != getattr(new, name)
-        ]
-    return OutputConflictError(
-        "the output already holds an export of another identity",
-        where=found.paths.output,
-        found=f"export {found.manifest.export}; this job makes {prepared.export_id}. What differs:\n    "
-        + ("\n    ".join(differences) or "the storage layout: mapping, chunk bound or compression"),
-        remedy="choose another output, or run with --supersede to add this export beside it as the current one",
-    )
-
-
-_FIELDS = {
-    "stablehlo_sha256": "program (SHA-256 of its StableHLO)",
-    "topology": "topology",
-    "mesh": "mesh",
-    "jax": "jax",
-    "jaxlib": "jaxlib",
-    "libtpu": "libtpu",
-    "flags": "flags",
-    "layout_policy": "layout policy",
-}
-"""Fingerprint fields, as a person calls them."""
-
-
-_DIGEST_CHARACTERS = 64
-
-
-def _shown(value: object) -> str:
-    """A fingerprint's value: digests shortened, pairs joined."""
-    if isinstance(value, tuple):
-        return " ".join(f"{name}={setting}" for name, setting in value) or "none"
-    return str(value) if len(str(value)) != _DIGEST_CHARACTERS else str(value)[:16]
 
 
 def _rewrite(session: Session, job: Job, reporter: Reporter) -> tuple[int, int]:

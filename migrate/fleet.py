@@ -158,6 +158,16 @@ class Fleet:
         return tuple(chosen)
 
 
+def is_fleet(path: str | Path) -> bool:
+    """Whether the YAML file at ``path`` is about models x targets, and not one job.
+
+    Raises :class:`ConfigError` if it is neither.
+    """
+    return (
+        "models" in load_yaml(path, kind="job", expected="a mapping with source, program, target and output").document
+    )
+
+
 def load_fleet(path: str | Path) -> Fleet:
     """The fleet in the YAML file at ``path``; relative paths start at its folder.
 

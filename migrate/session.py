@@ -114,6 +114,10 @@ class Session:
         directory = self.work.destination.ledger
         return ledger.read(directory) if directory else (0, 0)
 
+    def blame(self, error: ReexportError) -> None:
+        """Say what ended the pipeline, for :meth:`check` to raise if the export was not committed before."""
+        self._error = self._error or error
+
     def check(self) -> None:
         """Raises what kept the export from being committed: the first failure that is a cause of others."""
         if self.work is None or export.is_export(self._paths.export(self._prepared.export_id)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,29 +16,41 @@ from migrate.cli.options import (
     no_cache_option,
     print_json,
     stages,
+    without_cache,
 )
 from migrate.errors import ConfigError
 
+if TYPE_CHECKING:
+    from rich.console import Console
 
-@click.command(short_help="Re-export one checkpoint.", epilog=example("reexport run configs/demo.yaml"))
+
+@click.command(short_help="Re-export checkpoints.", epilog=example("reexport run configs/demo.yaml"))
 @click.argument("job", type=click.Path())
 @click.option("--supersede", is_flag=True, help="Add this export beside a different one that the output holds already.")
 @no_cache_option
 @log_format_option
 @json_option
 def run(job: str, supersede: bool, no_cache: bool, log_format: str, as_json: bool) -> None:
-    """Re-export one checkpoint: open, compile, plan, rewrite, verify, commit.
+    """Re-export a checkpoint: open, compile, plan, rewrite, verify, commit.
 
     The export appears only when it is whole and verified. After an interruption or a failure the same command goes on
     where it stopped. Running a finished job again writes nothing.
+
+    JOB may also be a file of many models x targets (docs/fleet.md). All of them run as one batch: distinct programs are
+    compiled once, all items go through one pipeline, and what fails does so alone: it is in the summary and in
+    failures.json at the file's output, and the exit code is 1.
     """
     from migrate import driver
+    from migrate.fleet import is_fleet
     from migrate.preparation import Reporter
     from migrate.report import terminal
     from migrate.report.progress import ConsoleReporter
     from migrate.report.structured import JsonReporter, log
 
     out = None if as_json or log_format == "json" else terminal.console()
+    if is_fleet(job):
+        _run_batch(job, out, supersede=supersede, no_cache=no_cache, log_format=log_format, as_json=as_json)
+        return
     reporter: Reporter = JsonReporter() if log_format == "json" else ConsoleReporter(out, terminal.console(stderr=True))
     result = driver.run(job_from(job, no_cache=no_cache), supersede=supersede, reporter=reporter)
     if log_format == "json":
@@ -46,6 +59,36 @@ def run(job: str, supersede: bool, no_cache: bool, log_format: str, as_json: boo
         print_json(result.to_json())
     elif out is not None:
         terminal.show_result(out, result)
+
+
+def _run_batch(
+    file: str, out: Console | None, *, supersede: bool, no_cache: bool, log_format: str, as_json: bool
+) -> None:
+    from migrate.batch import BatchReporter, run_batch
+    from migrate.fleet import load_fleet
+    from migrate.report import terminal
+    from migrate.report.batch import ConsoleBatchReporter, JsonBatchReporter, show_batch
+    from migrate.report.structured import log
+
+    fleet = load_fleet(file)
+    reporter: BatchReporter = ConsoleBatchReporter(terminal.console(stderr=True))
+    if log_format == "json":
+        reporter = JsonBatchReporter()
+    result = run_batch(
+        {cell.name: without_cache(cell.job) if no_cache else cell.job for cell in fleet.cells},
+        supersede=supersede,
+        compile_jobs=fleet.concurrency.compiles,
+        failures_uri=fleet.output,
+        reporter=reporter,
+    )
+    if log_format == "json":
+        log("summary", result.to_json())
+    if as_json:
+        print_json(result.to_json())
+    elif out is not None:
+        show_batch(out, result)
+    if result.exit_code:
+        raise click.exceptions.Exit(int(result.exit_code))
 
 
 @click.command(short_help="Show what a job would write.", epilog=example("reexport plan configs/demo.yaml"))

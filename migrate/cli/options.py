@@ -40,7 +40,12 @@ def job_from(path: str, *, no_cache: bool) -> Job:
     from migrate.config import load_job
 
     job = load_job(path)
-    return job.model_copy(update={"compile": job.compile.model_copy(update={"cache": False})}) if no_cache else job
+    return without_cache(job) if no_cache else job
+
+
+def without_cache(job: Job) -> Job:
+    """The job, but its programs are compiled even if the compile cache has them."""
+    return job.model_copy(update={"compile": job.compile.model_copy(update={"cache": False})})
 
 
 def log_format_option(command: Command) -> Command:
