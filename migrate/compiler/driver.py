@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -175,7 +176,13 @@ def _compile(
     if entry is not None:
         return _result(directory, time.monotonic() - started, cached=True)
     if toolchain is not None:
-        flags.check(job.target.flags, toolchain)
+        try:
+            flags.check(job.target.flags, toolchain)
+        except ConfigError:
+            request.unlink()
+            with contextlib.suppress(OSError):  # nothing was made, unless something lies there already
+                directory.rmdir()
+            raise
     started = time.monotonic()
     ended = process.run(
         # -P: what lies in the working directory must not stand in for reexport or its dependencies; a file and not a

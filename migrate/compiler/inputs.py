@@ -91,7 +91,7 @@ class Inputs:
             name = roots.relative(path)
             if name == f"<compile>/{REQUEST_FILE}" or Path(path).is_dir():
                 continue  # what was asked for is the key
-            if not name.startswith("<compile>/") and _changed_at(path) >= began - _CLOCK_SECONDS:
+            if not name.startswith("<compile>/") and _is_rewritten(path, seen["stamps"].get(path), began):
                 raise NotKnowableError(f"{path} changed while the program was compiled")
             files[name] = digests.digest(path)
         return cls(
@@ -131,12 +131,17 @@ class Inputs:
         return cls(document["files"], document["listings"], document["modules"], document["variables"])
 
 
-def _changed_at(path: str) -> float:
+def _is_rewritten(path: str, stamp: Sequence[int] | None, began: float) -> bool:
+    """Whether ``path`` may have changed since the Unix time ``began``; ``stamp`` is what it was when it was opened.
+
+    The clock of a file server may be another one than ours: the stamp needs none.
+    """
     try:
         status = os.stat(path)  # noqa: PTH116
     except OSError:
-        return 0.0
-    return max(status.st_mtime, status.st_ctime)
+        return stamp is not None
+    now = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+    return max(status.st_mtime, status.st_ctime) >= began - _CLOCK_SECONDS or (stamp is not None and now != list(stamp))
 
 
 def _value_digest(value: str | None) -> str | None:

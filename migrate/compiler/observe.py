@@ -44,7 +44,7 @@ class Observer:
     """Collects what Python's audit events and ``os.environ`` tell, from :meth:`begin` on."""
 
     def __init__(self) -> None:
-        self._read: set[str] = set()
+        self._read: dict[str, list[int]] = {}
         self._written: set[str] = set()
         self._listed: set[str] = set()
         self._imported: set[str] = set()
@@ -71,9 +71,12 @@ class Observer:
         """What was seen, as plain data with absolute paths; see :class:`migrate.compiler.inputs.Inputs`."""
         self._watching = False
         modules = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-        files = self._read | {name for name in modules if isinstance(name, str)} | {*_mapped_files(), *_path_files()}
+        files = (
+            set(self._read) | {name for name in modules if isinstance(name, str)} | {*_mapped_files(), *_path_files()}
+        )
         return {
             "files": sorted(name for name in map(_real, files) if self._counts(name)),
+            "stamps": {_real(name): stamp for name, stamp in self._read.items() if stamp},
             "listings": sorted(self._listed),
             "modules": self._searched(),
             "variables": sorted(self._variables),
@@ -109,8 +112,10 @@ class Observer:
                 path = importlib.util.source_from_cache(path)
         elif Path(path).parent.name.endswith((".dist-info", ".egg-info")):
             return  # what is installed; what is imported of it counts
-        if reads and path not in self._written:
-            self._read.add(path)
+        if mode is None and not Path(os.fsdecode(name)).is_absolute() and not Path(path).exists():
+            self._unknowable.add("a file was opened relative to an open directory")  # which one is not told
+        if reads and path not in self._written and path not in self._read:
+            self._read[path] = _stamp(path)
         if writes:
             self._written.add(path)
 
@@ -147,6 +152,15 @@ def _caller() -> str:
     while frame.f_back is not None and frame.f_code.co_filename.endswith(_WRAPPERS):
         frame = frame.f_back
     return frame.f_code.co_filename
+
+
+def _stamp(path: str) -> list[int]:
+    """What tells that a file was written again; empty if there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return []
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def _real(path: str) -> str:
