@@ -40,10 +40,11 @@ def open_side(
     """The signature that ``path`` stands for.
 
     ``path`` is an export or its output, a ``signature.json`` or a directory with one (``reexport compile --output``),
-    or a job file, which is compiled. ``settings`` are overrides of a job's target, see :mod:`migrate.overrides`;
-    ``program`` names one of several programs, default: the primary one; ``where`` is how errors name the overrides.
+    or a job file, which is compiled. ``settings`` are overrides of its target, see :mod:`migrate.overrides`; with them
+    an export's saved program is compiled again, as :func:`open_again` does. ``program`` names one of several programs,
+    default: the primary one; ``where`` is how errors name the overrides.
 
-    Raises :class:`ConfigError` if nothing of this lies there, or settings are given for what is no job, and everything
+    Raises :class:`ConfigError` if nothing of this lies there, or settings are given for a signature, and everything
     that opening an export or compiling a job raises.
     """
     text = os.fspath(path)
@@ -59,8 +60,10 @@ def open_side(
             where=text,
             expected=f"an export or its output, a {SIGNATURE_FILE}, or a job file",
         )
-    _refuse(settings, text, where)
-    return Side(text, open_export(text).signature(program))
+    export = open_export(text)
+    if settings:
+        return open_again(export, settings, program=program, where=where, reporter=reporter)
+    return Side(text, export.signature(program))
 
 
 def is_job(path: str | os.PathLike[str]) -> bool:
@@ -118,10 +121,10 @@ def open_again(
 def _refuse(settings: Sequence[str], text: str, where: str) -> None:
     if settings:
         raise ConfigError(
-            "only a job has a target that can be set: an export and a signature are what they are",
+            "a signature is what it is: only the target of a job or of an export can be set",
             where=f"{where} {settings[0]}",
             found=text,
-            remedy="give the job file of that export",
+            remedy="give the job file or the export that it comes from",
         )
 
 

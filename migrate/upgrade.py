@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from migrate import storage
 from migrate.bisect import Change, first_change, most_looks
 from migrate.compiler import toolchains
 from migrate.compiler.releases import in_range
 from migrate.difference import DEFAULT_MAX_CHUNK_BYTES, Difference, compare_signatures
 from migrate.errors import CompileError, ConfigError
+from migrate.export import is_export
 from migrate.sides import Side, is_job, open_side
 
 _WHEEL_MB = "135 to 230 MB"
@@ -64,6 +66,8 @@ def find_change(
 ) -> Upgrade:
     """Search the range ``versions`` (``0.0.37..0.0.52``) for the libtpu that changed what the job expects.
 
+    ``job`` is a job file, or an export, whose saved program is compiled.
+
     Both ends are compiled, then the middle of what remains; a version in between that cannot compile the job is
     skipped. ``settings`` are overrides of the job's target, ``where`` how errors name them; ``say`` hears a line
     about each step. Versions that are not here are downloaded, and stay in the cache.
@@ -71,11 +75,11 @@ def find_change(
     Raises :class:`ConfigError` for a text that is no range or holds fewer than two versions, and for what is no job;
     :class:`CompileError` if one of the ends cannot compile it.
     """
-    if not is_job(job):
+    if not (is_job(job) or is_export(storage.normalise(os.fspath(job)))):
         raise ConfigError(
-            "only a job can be compiled with one version of libtpu after another",
+            "only a job or an export can be compiled with one version of libtpu after another",
             where=os.fspath(job),
-            expected="a job file",
+            expected="a job file, or an export or its output",
         )
     inside, left_out = in_range(versions)
     search = _Search(job, settings, program, where, say)

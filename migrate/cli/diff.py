@@ -29,7 +29,7 @@ def _side_options(command: Command) -> Command:
             f"{side}_settings",
             multiple=True,
             metavar="KEY=VALUE",
-            help=f"Set a key of {side.upper()}'s target, if {side.upper()} is a job.",
+            help=f"Set a key of {side.upper()}'s target, if {side.upper()} is a job or an export.",
         )(command)
     return command
 
@@ -48,7 +48,7 @@ def _side_options(command: Command) -> Command:
     "--libtpu",
     "versions",
     metavar="OLD..NEW",
-    help="Find the version of libtpu in this range that changes what the job A expects.",
+    help="Find the version of libtpu in this range that changes what the job or export A expects.",
 )
 @click.option("--program", help="Which program, where there are several.")
 @json_option
@@ -64,11 +64,11 @@ def diff(
 ) -> None:
     """Show what changes from A to B: layouts, device memory, and which stored arrays must be rewritten.
 
-    A and B are exports or their outputs, signature files, or job files, which are compiled on the spot. Keys of a
-    job's target can be set for one side or for both: --b-libtpu 0.0.52, --b topology=v6e:2x4, --b mesh.data=4,
-    --target layout=default, --a flags.NAME=true.
+    A and B are exports or their outputs, signature files, or job files, which are compiled on the spot. Keys of the
+    target can be set for one side or for both: --b-libtpu 0.0.52, --b topology=v6e:2x4, --b mesh.data=4, --target
+    layout=default, --a flags.NAME=true. For an export they compile its saved program again.
 
-    With --libtpu OLD..NEW there is no B: the job A is compiled with both ends of the range, and then with versions
+    With --libtpu OLD..NEW there is no B: A is compiled with both ends of the range, and then with versions
     between them until the one that changed its expectations is found. What is not here is downloaded, 135 to 230 MB
     a version.
 
@@ -98,7 +98,9 @@ def _two(
     from migrate.sides import is_job, open_side
 
     if target and not (is_job(a) or is_job(b)):
-        raise click.UsageError("--target sets keys of a job's target: neither A nor B is a job")
+        raise click.UsageError(
+            "--target sets keys of a job's target, neither A nor B is a job; --a and --b are for one"
+        )
     reporter = stages()
     one, other = (
         open_side(

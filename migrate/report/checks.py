@@ -27,17 +27,21 @@ _FLAGS = (
     "in this process has the flags here, and may want other layouts."
 )
 
+_NAMES_SHOWN = 8
+
 
 def show_check(out: Console, check: Check) -> None:
     """What was compared, what differs, what it would do, and the verdict."""
     out.print(Text("export   ", style="bold") + Text(f"{format_uri(check.export)}, program {check.program}"))
     if check.difference is not None:
         show_changes(out, check.difference)
-        counts: dict[str, int] = {}
+        effects: dict[str, list[str]] = {}
         for change in check.difference.parameters:
-            counts[effect(change)] = counts.get(effect(change), 0) + 1
-        for name, count in counts.items():
-            out.print(f"{name}: {plural(count, 'parameter')}, if buffers laid out for the export are passed")
+            effects.setdefault(effect(change), []).append(change.name)
+        for name, parameters in effects.items():
+            listed = ", ".join(parameters[:_NAMES_SHOWN]) + (", ..." if len(parameters) > _NAMES_SHOWN else "")
+            count = plural(len(parameters), "parameter")
+            out.print(Text(f"{name}: {count}, if buffers laid out for the export are passed: {listed}"))
     for problem in check.problems:
         parts = [f"expected {problem.expected}"] if problem.expected else []
         parts += [f"found {problem.found}"] if problem.found else []

@@ -176,7 +176,7 @@ def test_another_chip_with_the_same_layouts(write_job: WriteJob, tmp_path: Path)
 
     refused = diff(str(compiled), job, "--a", "topology=v5e:2x4")
     assert refused.returncode == 2
-    assert "only a job has a target" in refused.stderr
+    assert "a signature is what it is" in refused.stderr
 
 
 def test_nothing_to_compare(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_nothing_to_compare(tmp_path: Path) -> None:
         (["A", "--libtpu", "0.0.52..0.0.37"], "not a range of versions"),
         (["A", "--libtpu", "0.0.37..0.0.40", "--b-libtpu", "0.0.3"], "leave out --b-libtpu"),
         (["A", "B", "--libtpu", "0.0.37..0.0.40"], "leave out B"),
-        (["signature.json", "--libtpu", "0.0.37..0.0.40"], "only a job can be compiled"),
+        (["signature.json", "--libtpu", "0.0.37..0.0.40"], "only a job or an export can be compiled"),
         (["signature.json", "signature.json", "--target", "layout=auto"], "neither A nor B is a job"),
         (["A", "A", "--target", "topolgy=v5e:2x2"], "did you mean topology"),
     ],

@@ -107,9 +107,13 @@ def test_an_export_is_a_side_of_a_diff(exports: Exports, old_checkpoint: Path, t
     done = reexport("diff", export, job)
     assert done.returncode == 0, done.stderr
     assert "nothing to do: the signatures are equal" in done.stdout
-    refused = reexport("diff", export, job, "--a", "topology=v6e:2x4")
+    # its saved program for another chip, without the job
+    done = reexport("diff", export, export, "--b-topology", "v6e:2x4", "--json")
+    assert done.returncode == 0, done.stderr
+    assert list(json.loads(done.stdout)["fingerprint"]) == ["topology"]
+    refused = reexport("diff", export, export, "--target", "topology=v6e:2x4")
     assert refused.returncode == 2
-    assert "only a job has a target" in refused.stderr
+    assert "neither A nor B is a job" in refused.stderr
 
 
 def test_wrong_usage(exports: Exports, tmp_path: Path) -> None:
