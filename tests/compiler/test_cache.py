@@ -36,6 +36,11 @@ def step(mesh, scale=1):
     weights = {"w": jax.ShapeDtypeStruct((rows, WIDTH), jnp.float32)}
     return Program(lambda weights, x: x @ weights["w"] * scale, (weights, jax.ShapeDtypeStruct((4, rows), jnp.float32)))
 
+def writes_what_it_read(mesh):
+    program = step(mesh)
+    (HERE / "rows.json").write_text((HERE / "rows.json").read_text())
+    return program
+
 def leaves_the_process(mesh):
     import subprocess
     subprocess.run(["true"], check=True)
@@ -240,10 +245,18 @@ def test_a_damaged_entry_is_removed(
     assert not (tmp_path / "out" / "executable.bin").exists()
 
 
-def test_a_process_that_the_entry_starts_is_not_known_again(model: Path, tmp_path: Path) -> None:
-    result = compile_program(make(model, tmp_path / "cache", "leaves_the_process"), tmp_path / "out")
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ("leaves_the_process", "a process was started"),
+        ("writes_what_it_read", "rows.json changed while the program was compiled"),
+    ],
+)
+def test_what_cannot_be_known_again_is_not_stored(entry: str, reason: str, model: Path, tmp_path: Path) -> None:
+    result = compile_program(make(model, tmp_path / "cache", entry), tmp_path / "out")
     assert not list((tmp_path / "cache").rglob("*.json"))
-    assert "not put into the compile cache: a process was started" in result.log.read_text()
+    (line,) = (line for line in result.log.read_text().splitlines() if "not put into the compile cache" in line)
+    assert line.endswith(reason)
 
 
 def test_a_cache_that_cannot_be_written_does_not_stop_a_compile(
