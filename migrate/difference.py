@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from migrate.chunking import choose_chunk_shape
 from migrate.layout import ArrayShape
-from migrate.planner import choose_chunk_shape
 from migrate.signature import Change, ParameterSpec, Signature, diff
 
 Kind = Literal["nothing to do", "recompile only", "rewrite"]

@@ -7,14 +7,17 @@ allows.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from migrate.box import Box, Grid
+from migrate.chunking import choose_chunk_shape, choose_item_shape, cut_across
 from migrate.errors import MappingError
 from migrate.mapping import Mapping, Match
-from migrate.signature import canonical_digest
+from migrate.signature import canonical_json
 from migrate.sources.base import ArrayReader, Leaf
 from migrate.zarr import TREES, StoredArray, Tree
 
@@ -59,14 +62,11 @@ class TargetArray:
         """Logical bytes of a source chunk, which storage reads as a whole."""
         return math.prod(self.source_chunk_shape) * self.stored.item_bytes
 
-    def storage_identity(self) -> list[object]:
-        """What decides the stored bytes, given the source's identity; plain data."""
-        return [
-            self.tree,
-            list(self.path),
-            self.source_name,
-            self.stored.zarr_metadata(),
-        ]
+    def storage_identity(self) -> str:
+        """What decides the stored bytes, given the source's identity, as canonical JSON."""
+        stored = self.stored
+        layout = (stored.shape, stored.dtype, stored.chunk_shape, stored.major_to_minor, stored.compression)
+        return f"{canonical_json([self.tree, self.path, self.source_name])[:-1]},{_metadata_json(*layout)}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,23 +164,34 @@ def make_plan(
     """
     limit = min(max_item_bytes, max_chunk_bytes)
     arrays = (
-        *(_parameter(match, limit, compression) for match in mapping.matches),
+        *(_parameter(match, limit, max_item_bytes, compression) for match in mapping.matches),
         *(_carried(leaf, limit, compression) for leaf in mapping.carried),
     )
     for tree in TREES:
         _check_storage_names([array for array in arrays if array.tree == tree])
-    identity = [source_identity, [array.storage_identity() for array in arrays]]
+    identities = [array.storage_identity() for array in arrays]
     return Plan(
-        parameter_set=canonical_digest(identity)[:16],
+        parameter_set=_digest(f"[{canonical_json(source_identity)},[{','.join(identities)}]]")[:16],
         arrays=arrays,
-        items=tuple(cut_items(arrays, max_item_bytes)),
+        items=tuple(cut_items(arrays, max_item_bytes, identities)),
         dropped=tuple((dropped.leaf, dropped.reason) for dropped in mapping.dropped),
         idle_rules=mapping.idle_rules,
     )
 
 
-def _parameter(match: Match, max_chunk_bytes: int, compression: str) -> TargetArray:
+def _parameter(match: Match, max_chunk_bytes: int, max_item_bytes: int, compression: str) -> TargetArray:
     parameter, array = match.parameter, match.array
+    shape, shard_shape, order = parameter.shape, parameter.shard_shape, parameter.major_to_minor
+    chunk_shape = choose_chunk_shape(shape, shard_shape, order, array.dtype.itemsize, max_chunk_bytes)
+    if math.prod(shape):
+        chunk_shape = cut_across(
+            shape,
+            shard_shape,
+            chunk_shape,
+            array.chunk_shape,
+            item_bytes=array.dtype.itemsize,
+            max_item_bytes=max_item_bytes,
+        )
     return TargetArray(
         tree="params",
         path=parameter.path,
@@ -190,10 +201,8 @@ def _parameter(match: Match, max_chunk_bytes: int, compression: str) -> TargetAr
             storage_name=".".join(parameter.path),
             shape=parameter.shape,
             dtype=parameter.dtype,
-            chunk_shape=choose_chunk_shape(
-                parameter.shape, parameter.shard_shape, parameter.major_to_minor, array.dtype.itemsize, max_chunk_bytes
-            ),
-            major_to_minor=parameter.major_to_minor,
+            chunk_shape=chunk_shape,
+            major_to_minor=order,
             compression=compression,
         ),
         shard_shape=parameter.shard_shape,
@@ -256,63 +265,53 @@ def _parents(name: str) -> Iterator[str]:
     return ("/".join(parts[:n]) for n in range(1, len(parts)))
 
 
-def choose_chunk_shape(
-    shape: tuple[int, ...],
-    shard_shape: tuple[int, ...],
-    major_to_minor: tuple[int, ...],
-    item_bytes: int,
-    max_chunk_bytes: int,
-) -> tuple[int, ...]:
-    """The stored chunk: the shard, cut along its physically major dimensions until it has at most ``max_chunk_bytes``.
-
-    Along a sharded dimension the chunk's extent divides the shard's, so that no chunk crosses a shard; along the
-    others it may be ragged at the array's end. Extents are at least 1.
-    """
-    chunk = [max(1, extent) for extent in shard_shape]
-    for dimension in major_to_minor:
-        chunk_bytes = math.prod(chunk) * item_bytes
-        if chunk_bytes <= max_chunk_bytes:
-            break
-        extent = chunk[dimension]
-        most = max(1, max_chunk_bytes // (chunk_bytes // extent))
-        if shard_shape[dimension] == shape[dimension]:
-            chunk[dimension] = -(-extent // -(-extent // most))
-        else:
-            chunk[dimension] = _largest_divisor(extent, most)
-    return tuple(chunk)
-
-
-def _largest_divisor(number: int, most: int) -> int:
-    best = 1
-    for candidate in range(1, math.isqrt(number) + 1):
-        if number % candidate == 0:
-            for divisor in (candidate, number // candidate):
-                if divisor <= most:
-                    best = max(best, divisor)
-    return best
-
-
-def cut_items(arrays: Iterable[TargetArray], max_item_bytes: int) -> Iterator[Item]:
+def cut_items(
+    arrays: Sequence[TargetArray], max_item_bytes: int, identities: Sequence[str] | None = None
+) -> Iterator[Item]:
     """Items that cover every chunk of every array exactly once, each of at most ``max_item_bytes`` logical bytes.
 
-    A single chunk above the bound (there is none if the chunks were chosen under it) makes an item of its own.
+    Runners split a list of items by their number, so items are of even size: large parts stand alone, and small ones
+    are gathered until the bound. A single chunk above the bound (there is none if the chunks were chosen under it)
+    makes an item of its own. ``identities`` are the arrays' storage identities, where they are known already.
     """
     pending: list[ItemPart] = []
+    names: list[str] = []
     pending_bytes = 0
-    for array in arrays:
+    for number, array in enumerate(arrays):
+        identity = identities[number] if identities is not None else array.storage_identity()
         for part in _cut_array(array, max_item_bytes):
-            if pending and pending_bytes + part.nbytes > max_item_bytes:
-                yield _item(pending)
-                pending, pending_bytes = [], 0
+            nbytes = part.nbytes
+            if 2 * nbytes >= max_item_bytes:
+                yield _item([part], [identity])
+                continue
+            if pending_bytes + nbytes > max_item_bytes:
+                yield _item(pending, names)
+                pending, names, pending_bytes = [], [], 0
             pending.append(part)
-            pending_bytes += part.nbytes
+            names.append(identity)
+            pending_bytes += nbytes
     if pending:
-        yield _item(pending)
+        yield _item(pending, names)
 
 
-def _item(parts: Sequence[ItemPart]) -> Item:
-    identity = [[part.array.storage_identity(), part.box.start, part.box.stop] for part in parts]
-    return Item(canonical_digest(identity)[:24], tuple(parts))
+def _item(parts: Sequence[ItemPart], identities: Sequence[str]) -> Item:
+    described = (
+        f"[{identity},[{','.join(map(str, part.box.start))}],[{','.join(map(str, part.box.stop))}]]"
+        for identity, part in zip(identities, parts, strict=True)
+    )
+    return Item(_digest(f"[{','.join(described)}]")[:24], tuple(parts))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@functools.lru_cache(maxsize=4096)
+def _metadata_json(
+    shape: tuple[int, ...], dtype: str, chunk_shape: tuple[int, ...], order: tuple[int, ...], compression: str
+) -> str:
+    """Of the Zarr document, which the many layers of a model share."""
+    return canonical_json(StoredArray("", shape, dtype, chunk_shape, order, compression).zarr_metadata())
 
 
 def _cut_array(array: TargetArray, max_item_bytes: int) -> Iterator[ItemPart]:
@@ -322,50 +321,8 @@ def _cut_array(array: TargetArray, max_item_bytes: int) -> Iterator[ItemPart]:
     item_shape = choose_item_shape(
         stored.shape, stored.chunk_shape, array.source_chunk_shape, stored.item_bytes, max_item_bytes
     )
+    if item_shape == stored.shape:
+        yield ItemPart(array, Box.whole(stored.shape))
+        return
     for box in Grid(stored.shape, item_shape).boxes():
         yield ItemPart(array, box)
-
-
-def read_amplification(shape: tuple[int, ...], item_shape: tuple[int, ...], source_chunk: tuple[int, ...]) -> float:
-    """How often a source chunk is read on average, when each item reads every source chunk it touches once."""
-    amplification = 1.0
-    for extent, item, chunk in zip(shape, item_shape, source_chunk, strict=True):
-        if extent == 0:
-            continue
-        items, chunks = -(-extent // item), -(-extent // chunk)
-        common = (extent - 1) // math.lcm(item, chunk) + 1
-        pieces = items + chunks - common
-        amplification *= pieces / chunks
-    return amplification
-
-
-def choose_item_shape(
-    shape: tuple[int, ...],
-    chunk_shape: tuple[int, ...],
-    source_chunk: tuple[int, ...],
-    item_bytes: int,
-    max_item_bytes: int,
-) -> tuple[int, ...]:
-    """The box of an item: a multiple of the stored chunk of at most ``max_item_bytes``, grown to read little twice.
-
-    Each step grows one dimension, by choice of the lowest :func:`read_amplification`, then of the largest box.
-    """
-    item = [min(chunk, extent) for chunk, extent in zip(chunk_shape, shape, strict=True)]
-    limit = max_item_bytes // item_bytes
-    while True:
-        best: tuple[float, int, list[int]] | None = None
-        for dimension, extent in enumerate(shape):
-            if item[dimension] >= extent:
-                continue
-            chunk = chunk_shape[dimension]
-            for wanted in (item[dimension] * 2, math.lcm(chunk, source_chunk[dimension]), extent):
-                grown = list(item)
-                # an extent that reaches the array's end need not be a multiple of the chunk
-                grown[dimension] = min(-(-wanted // chunk) * chunk, extent)
-                if grown[dimension] <= item[dimension] or math.prod(grown) > limit:
-                    continue
-                key = (read_amplification(shape, tuple(grown), source_chunk), -math.prod(grown), grown)
-                best = key if best is None else min(best, key)
-        if best is None:
-            return tuple(item)
-        item = best[2]

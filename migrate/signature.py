@@ -263,6 +263,14 @@ def diff(before: Signature, after: Signature) -> list[Change]:
     return changes
 
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+
 def canonical_digest(value: object) -> str:
-    """Hex SHA-256 of ``value`` as JSON with sorted keys and no spaces."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    """Hex SHA-256 of ``value`` as :func:`canonical_json`."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def canonical_json(value: object) -> str:
+    """``value`` as JSON with sorted keys and no spaces."""
+    return _CANONICAL.encode(value)

@@ -112,7 +112,7 @@ LAYERS = {
     "causes": {"layout", "messages", "padding", "signature"},
     "explain": {"causes", "layout", "messages", "padding", "signature"},
     "environment": {"errors", "signature"},
-    "difference": {"layout", "planner", "signature"},
+    "difference": {"chunking", "layout", "signature"},
     "bisect": set(),
     "yaml_files": {"errors"},
     "pointer": {"errors", "manifest", "storage"},
@@ -133,7 +133,8 @@ LAYERS = {
     "cast": {"box", "errors", "sources"},
     "transforms": {"cast", "reshape", "rules", "sources", "views"},
     "mapping": {"errors", "rules", "signature", "sources", "transforms", "views", "zarr"},
-    "planner": {"box", "errors", "mapping", "signature", "sources", "zarr"},
+    "chunking": set(),
+    "planner": {"box", "chunking", "errors", "mapping", "signature", "sources", "zarr"},
 }
 
 
@@ -149,7 +150,7 @@ def test_planner_and_mapping_need_only_the_protocol_of_the_sources() -> None:
 
 
 def test_sources_know_nothing_of_what_is_done_with_them() -> None:
-    allowed = ("migrate.sources", "migrate.errors", "migrate.box", "migrate.storage")
+    allowed = ("migrate.sources", "migrate.errors", "migrate.box", "migrate.storage", "migrate.transposition")
     for module in MODULES:
         if within(module, "migrate.sources"):
             assert {name for name in ours(module) if not within(name, *allowed)} == set(), module

@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from migrate import chunking
 from migrate.box import Box, Grid
-from migrate.errors import MappingError, UnsupportedLeafError
-from migrate.mapping import Dropped, Mapping, Match
-from migrate.planner import (
-    TargetArray,
+from migrate.chunking import (
     choose_chunk_shape,
     choose_item_shape,
-    cut_items,
-    make_plan,
+    cut_across,
     read_amplification,
 )
+from migrate.errors import MappingError, UnsupportedLeafError
+from migrate.mapping import Dropped, Mapping, Match
+from migrate.planner import TargetArray, cut_items, make_plan
 from migrate.signature import ParameterSpec
 from migrate.sources.base import Leaf
 from migrate.transforms import Derived
@@ -208,6 +208,45 @@ ITEMS = [
 def test_chosen_items(shape: Any, chunk: Any, source: Any, most: int, item: Any, amplification: float) -> None:
     assert choose_item_shape(shape, chunk, source, 1, most) == item
     assert read_amplification(shape, item, source) == amplification
+
+
+@pytest.mark.parametrize(
+    ("shape", "shard", "chunk", "source", "cut"),
+    [
+        # the grids are equal: nothing to gain
+        pytest.param((128, 512, 256), (1, 512, 256), (1, 512, 256), (1, 512, 256), (1, 512, 256), id="same grid"),
+        # an item holds a column of source chunks
+        pytest.param((8, 64, 64), (8, 64, 8), (8, 64, 8), (1, 64, 64), (8, 64, 8), id="small array"),
+        # every chunk touches all 128 source chunks, each as large as an item
+        pytest.param((128, 512, 256), (128, 512, 2), (128, 512, 2), (1, 512, 256), (1, 512, 2), id="crossing grids"),
+    ],
+)
+def test_chunks_are_cut_across_where_items_would_read_everything(
+    shape: Any, shard: Any, chunk: Any, source: Any, cut: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunking, "MIN_CHUNK_BYTES", 256)
+    cut_across.cache_clear()
+    assert cut_across(shape, shard, chunk, source, item_bytes=2, max_item_bytes=512 * 256 * 2) == cut
+    cut_across.cache_clear()
+
+
+@given(data=st.data())
+def test_cutting_across_keeps_shards_whole_and_never_reads_more(data: st.DataObject) -> None:
+    case = data.draw(sharded_arrays())
+    shape, shard = case["shape"], case["shard_shape"]
+    most = data.draw(st.integers(1, 1 << 12))
+    source = tuple(data.draw(st.integers(1, max(1, extent))) for extent in shape)
+    chunk = choose_chunk_shape(**case)
+    if not math.prod(shape):
+        return
+    cut = cut_across(shape, shard, chunk, source, item_bytes=case["item_bytes"], max_item_bytes=most)
+
+    def amplification(chunk: tuple[int, ...]) -> float:
+        item = choose_item_shape(shape, chunk, source, case["item_bytes"], most)
+        return read_amplification(shape, item, source)
+
+    assert amplification(cut) <= amplification(chunk)
+    assert all(c == whole or s == whole or s % c == 0 for c, s, whole in zip(cut, shard, shape, strict=True))
 
 
 def matched(path: tuple[str, ...], shape: tuple[int, ...] = (8, 4), dtype: str = "float32", number: int = 0) -> Match:
