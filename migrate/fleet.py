@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import BeforeValidator, Field
 
-from migrate import retention
+from migrate import retention, storage
 from migrate.config import Job, Target, absolute_uri, config_error, job_from_mapping, job_problems, unknown_key
 from migrate.durations import parse_seconds
 from migrate.errors import ConfigError
@@ -171,10 +171,13 @@ def is_fleet(path: str | Path) -> bool:
 def load_fleet(path: str | Path) -> Fleet:
     """The fleet in the YAML file at ``path``; relative paths start at its folder.
 
-    Raises :class:`ConfigError` that names the file, and line and key of everything that is wrong.
+    A URI may be given as well; then every path in the file should be one. Raises :class:`ConfigError` that names the
+    file, and line and key of everything that is wrong.
     """
-    file = load_yaml(path, kind="fleet", expected="a mapping with output, targets and models")
-    folder = Path(path).absolute().parent
+    remote = "://" in str(path)
+    text = _read_remote(str(path)) if remote else None
+    file = load_yaml(path, kind="fleet", expected="a mapping with output, targets and models", text=text)
+    folder = Path("/") if remote else Path(path).absolute().parent
     problems = _problems(_Sections, file.document, ())
     if problems:
         raise _error(file, problems)
@@ -190,6 +193,14 @@ def load_fleet(path: str | Path) -> Fleet:
     return Fleet(
         str(path), absolute_uri(sections.output, folder), tuple(cells), sections.concurrency, sections.notifications
     )
+
+
+def _read_remote(uri: str) -> str:
+    parent, _, name = uri.rpartition("/")
+    data = storage.read(parent, name)
+    if data is None:
+        raise ConfigError(f"there is no fleet file {uri}", remedy="give the path or URI of a YAML fleet file")
+    return data.decode(errors="replace")
 
 
 _BAD_NAME = "should be at most 64 letters, digits, '.', '_' and '-': it becomes part of a path"

@@ -51,14 +51,16 @@ def key_text(location: Location) -> str:
     return text
 
 
-def load_yaml(path: str | Path, *, kind: str, expected: str) -> YamlFile:
+def load_yaml(path: str | Path, *, kind: str, expected: str, text: str | None = None) -> YamlFile:
     """The mapping in a YAML file of this ``kind`` (``job``, ``fleet``); ``expected`` says what is in such a one.
+
+    ``text`` is its content, where that was read already.
 
     Raises :class:`ConfigError` that names the file, and the line where there is one.
     """
     file = Path(path)
     try:
-        text = file.read_text()
+        text = file.read_text() if text is None else text
     except FileNotFoundError:
         raise ConfigError(f"there is no {kind} file {file}", remedy=f"give the path of a YAML {kind} file") from None
     except IsADirectoryError:
@@ -71,7 +73,7 @@ def load_yaml(path: str | Path, *, kind: str, expected: str) -> YamlFile:
     lines: dict[Location, int] = {}
     try:
         loader = _UniqueKeyLoader(text)
-        loader.name = str(file)
+        loader.name = str(path)
         node = loader.get_single_node()
         document = None if node is None else loader.construct_document(node)
         if node is not None:
@@ -80,7 +82,7 @@ def load_yaml(path: str | Path, *, kind: str, expected: str) -> YamlFile:
         raise ConfigError(f"{file} is not YAML", found=" ".join(str(error).split())) from error
     if not isinstance(document, dict):
         raise ConfigError(f"{file} is not a {kind}", expected=expected)
-    return YamlFile(str(file), document, lines)
+    return YamlFile(str(path), document, lines)
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):

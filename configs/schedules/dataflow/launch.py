@@ -1,0 +1,5 @@
+"""What the Flex Template's launcher runs."""
+
+from pipelines.reconcile import main
+
+main()
