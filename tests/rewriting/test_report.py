@@ -65,7 +65,7 @@ def test_plan_shows_every_array_and_the_sums(out: Console, prepared: Prepared) -
     assert kernel[1:11] == ["bfloat16", "40,12", "9", "x", "15,5", "4", "x", "40,3", "1,0", "960"]
     assert any("2 arrays, 1.2 KiB in 5 items" in line for line in lines)
     assert any("v5e:2x2, mesh data 1 x model 4, auto layouts" in line for line in lines)
-    assert any("libtpu 0.0.42.1, 2:05" in line for line in lines)
+    assert any("libtpu 0.0.42.1, compiled in 2:05" in line for line in lines)
     assert all(len(line) <= 160 for line in lines)
 
 
