@@ -187,7 +187,9 @@ def test_the_cause_from_an_exports_signature() -> None:
 
 
 def test_numbers_that_have_moved() -> None:
-    small = dataclasses.replace(TABLE, path=("scale",), shape=(8,), shard_shape=(8,), major_to_minor=(0,))
+    small = dataclasses.replace(
+        TABLE, path=("scale",), shape=(8,), partition=((),), shard_shape=(8,), major_to_minor=(0,)
+    )
     moved = dataclasses.replace(SIGNATURE, parameters=(small, dataclasses.replace(TABLE, number=2483)))
     cause = one(E0102, moved, installed=SAME).cause
     assert "keep_unused=False" in cause
@@ -228,7 +230,9 @@ def test_what_jax_really_says() -> None:
     assert table.differences == ("dimension order: {0,1} (minor to major) expected, {1,0} (minor to major) found",)
     assert "sharding" in layer.differences[0]
     assert "mesh or partition" in layer.cause
-    spec = dataclasses.replace(TABLE, number=0, shape=(4, 6), shard_shape=(2, 6), major_to_minor=(1, 0), tiles=())
+    spec = dataclasses.replace(
+        TABLE, number=0, shape=(4, 6), partition=((), ()), shard_shape=(2, 6), major_to_minor=(1, 0), tiles=()
+    )
     listed = dataclasses.replace(spec, number=1, path=("layers", "0"))
     signature = dataclasses.replace(
         SIGNATURE, parameters=(spec, listed, dataclasses.replace(spec, argument="x", path=()))
