@@ -117,7 +117,10 @@ class Target(Section):
         "chooses, but nothing that is padded above max_padding; `{pinned: PATH}`: those of another signature.",
     )
     max_padding: float = Field(
-        1.5, ge=1, allow_inf_nan=False, description="Of `auto-bounded`: device bytes of a shard over its bytes unpadded."
+        1.5,
+        ge=1,
+        allow_inf_nan=False,
+        description="Of `auto-bounded`: device bytes of a shard over its bytes unpadded.",
     )
     layouts: tuple[LayoutRule, ...] = Field((), description="Policies by parameter; the first that matches decides.")
 
