@@ -26,6 +26,7 @@ planner         storage grids, and items of bounded bytes                       
 rewrite         one item -> chunks on storage and a receipt                    \\
 verify          read back and compare                                           | called by pipelines/
 commit          merge, record, publish: the export exists                      /
+dispatch        work as it travels to the workers: the plan as a file, items as ranges of numbers
 arrays          the OCDBT databases that hold the arrays
 receipt, ledger, failures, lease    state of a run
 manifest, orbax_metadata, export    what lies in an export; opening and checking one

@@ -52,8 +52,8 @@ class Receipt:
 class Failure:
     """An item that could not be finished; data, so that one job's failure is not another's."""
 
-    item: str
-    """Id of the item."""
+    item: int
+    """Its number in the plan."""
     error: ReexportError
     """Why."""
 

@@ -30,6 +30,12 @@ def allow(destination: Destination) -> None:
     _stopped.discard(destination.run_uri)
 
 
+def check_running(destination: Destination) -> None:
+    """Raises :class:`StoppedError` if this run takes no further items in this process."""
+    if destination.run_uri in _stopped:
+        raise StoppedError("the run is being ended")
+
+
 # Made at import, not at first use: threads that race through a cached function would each get a name of their own.
 _WRITER_ID = uuid.uuid4().hex[:16]
 
@@ -47,8 +53,7 @@ def rewrite_item(item: Item, destination: Destination) -> Receipt:
     """
     import tensorstore as ts
 
-    if destination.run_uri in _stopped:
-        raise StoppedError("the run is being ended")
+    check_running(destination)
     started = time.perf_counter()
     transaction = ts.Transaction()
     digests, contents = [], []

@@ -1,4 +1,4 @@
-"""The rewrite pipeline: one connected chain, items made by the driver, so that it runs alike on every Beam runner."""
+"""The rewrite pipeline: one connected chain, cut by the driver, so that it runs alike on every Beam runner."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import apache_beam as beam
 
 from migrate.commit import Work
+from migrate.dispatch import dispatch, numbers
 from pipelines.runners import runner
 from pipelines.transforms import Commit, Receipts, Rewrite, Verify
 
@@ -19,16 +20,18 @@ def run(jobs: Mapping[str, Work], *, runner_name: str = "local", workers: int | 
     the pipeline itself fails.
     """
     logging.getLogger("apache_beam").setLevel(logging.WARNING)  # at INFO two elements print 88 lines
-    destinations = {name: work.destination for name, work in jobs.items()}
-    requests = {name: work.request for name, work in jobs.items()}
-    elements = [(name, item) for name, work in jobs.items() for item in work.items]
+    sent, ranges = {}, []
+    for name, work in jobs.items():
+        sent[name], of_job = dispatch(name, work)
+        ranges += of_job
     chosen, options = runner(runner_name, workers)
     with beam.Pipeline(runner=chosen, options=options) as pipeline:
         _ = (
             pipeline
-            | "Items" >> beam.Create(elements)
-            | "Rewrite" >> Rewrite(destinations)
-            | "Verify" >> Verify(destinations)
+            | "Ranges of items" >> beam.Create(ranges)
+            | "Items" >> beam.FlatMap(numbers)
+            | "Rewrite" >> Rewrite(sent)
+            | "Verify" >> Verify(sent)
             | "Receipts" >> Receipts()
-            | "Commit" >> Commit(requests, destinations)
+            | "Commit" >> Commit(sent)
         )

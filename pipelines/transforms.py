@@ -8,64 +8,67 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 
-from migrate import failures, ledger, rewrite
-from migrate.commit import CommitRequest, commit
+from migrate import dispatch, failures, ledger, rewrite
+from migrate.commit import commit
+from migrate.dispatch import Dispatched, PlanGoneError
 from migrate.errors import ReexportError
+from migrate.export import is_export
 from migrate.planner import Item
 from migrate.receipt import Destination, Failure, Receipt
 from migrate.verify import verify_item
 
-Outcome = tuple[str, Item, Receipt | Failure]
-"""(job, item, what came of it)."""
+Outcome = tuple[str, int, Receipt | Failure]
+"""(job, number of the item, what came of it)."""
+Jobs = Mapping[str, Dispatched]
+"""The work of each job, by its name."""
 
 
-def _attempt(item: Item, destination: Destination, action: Callable[[], Receipt]) -> Receipt | Failure:
+def _attempt(sent: Dispatched, number: int, action: Callable[[Item, Destination], Receipt]) -> Receipt | Failure:
     try:
-        return action()
+        return action(dispatch.item(sent, number), sent.destination)
     except ReexportError as error:
-        rewrite.stop(destination)
-        return Failure(item.id, error)
+        rewrite.stop(sent.destination)
+        return Failure(number, error)
 
 
 class Rewrite(beam.PTransform[Any, Any]):
     """(job, item) -> (job, item, receipt or failure): writes the item's chunks."""
 
-    def __init__(self, destinations: Mapping[str, Destination]) -> None:
+    def __init__(self, jobs: Jobs) -> None:
         super().__init__()
-        self._destinations = destinations
+        self._jobs = jobs
 
     def expand(self, items: PCollection[Any]) -> PCollection[Any]:
         """Apply the step."""
-        outcome: PCollection[Any] = items | "Write chunks" >> beam.Map(_rewrite, self._destinations)
+        outcome: PCollection[Any] = items | "Write chunks" >> beam.Map(_rewrite, self._jobs)
         return outcome
 
 
-def _rewrite(element: tuple[str, Item], destinations: Mapping[str, Destination]) -> Outcome:
-    job, item = element
-    destination = destinations[job]
-    return job, item, _attempt(item, destination, lambda: rewrite.rewrite_item(item, destination))
+def _rewrite(element: tuple[str, int], jobs: Jobs) -> Outcome:
+    job, number = element
+    return job, number, _attempt(jobs[job], number, rewrite.rewrite_item)
 
 
 class Verify(beam.PTransform[Any, Any]):
-    """(job, item, receipt) -> the same, after the chunks were read back and the receipt made durable."""
+    """(job, item, receipt) -> (job, receipt), after the chunks were read back and the receipt made durable."""
 
-    def __init__(self, destinations: Mapping[str, Destination]) -> None:
+    def __init__(self, jobs: Jobs) -> None:
         super().__init__()
-        self._destinations = destinations
+        self._jobs = jobs
 
     def expand(self, written: PCollection[Any]) -> PCollection[Any]:
         """Apply the step."""
-        outcome: PCollection[Any] = written | "Read back" >> beam.Map(_verify, self._destinations)
+        outcome: PCollection[Any] = written | "Read back" >> beam.Map(_verify, self._jobs)
         return outcome
 
 
-def _verify(element: Outcome, destinations: Mapping[str, Destination]) -> tuple[str, Receipt | Failure]:
-    job, item, outcome = element
+def _verify(element: Outcome, jobs: Jobs) -> tuple[str, Receipt | Failure]:
+    job, number, outcome = element
     if isinstance(outcome, Receipt):
-        written, destination = outcome, destinations[job]
-        outcome = _attempt(item, destination, lambda: verify_item(item, written, destination))
+        written = outcome
+        outcome = _attempt(jobs[job], number, lambda item, destination: verify_item(item, written, destination))
         if isinstance(outcome, Receipt):
-            ledger.record(destination.ledger, item.nbytes)
+            ledger.record(jobs[job].destination.ledger, outcome.nbytes)
     return job, outcome
 
 
@@ -104,27 +107,27 @@ class _CollectFailures(beam.CombineFn):
 class Commit(beam.PTransform[Any, Any]):
     """Failures by job -> (job, committed): commits each job without failures, records the failures of the others."""
 
-    def __init__(self, requests: Mapping[str, CommitRequest], destinations: Mapping[str, Destination]) -> None:
+    def __init__(self, jobs: Jobs) -> None:
         super().__init__()
-        self._requests = requests
-        self._destinations = destinations
+        self._jobs = jobs
 
     def expand(self, collected: PCollection[Any]) -> PCollection[Any]:
         """Apply the step."""
-        outcome: PCollection[Any] = collected | "Publish" >> beam.FlatMap(_commit, self._requests, self._destinations)
+        outcome: PCollection[Any] = collected | "Publish" >> beam.FlatMap(_commit, self._jobs)
         return outcome
 
 
-def _commit(
-    failed: Mapping[str, list[Failure]], requests: Mapping[str, CommitRequest], destinations: Mapping[str, Destination]
-) -> Iterator[tuple[str, bool]]:
-    for job, request in requests.items():
+def _commit(failed: Mapping[str, list[Failure]], jobs: Jobs) -> Iterator[tuple[str, bool]]:
+    for job, sent in jobs.items():
         errors = [failure.error for failure in failed.get(job, [])]
         if not errors:
             try:
-                commit(request, destinations[job])
+                commit(dispatch.request(sent), sent.destination)
+            except PlanGoneError as error:
+                if not is_export(sent.export_uri):  # where it is, a commit that was faster has tidied up
+                    errors.append(error)
             except ReexportError as error:
                 errors.append(error)
         if errors:
-            failures.save(errors, destinations[job])
+            failures.save(errors, sent.destination)
         yield job, not errors
