@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import time
@@ -24,13 +25,12 @@ def post(url: str, document: Mapping[str, Any], *, timeout_seconds: float) -> No
     """
     data = json.dumps(document).encode()
     opener = urllib.request.build_opener(_NoRedirect)
+    bare, headers = _without_user(url)
     found = ""
     for attempt in range(_TRIES):
         if attempt:
             time.sleep(_PAUSE_SECONDS)
-        request = urllib.request.Request(
-            url, data, {"Content-Type": "application/json", "User-Agent": "reexport"}, method="POST"
-        )
+        request = urllib.request.Request(bare, data, headers, method="POST")
         try:
             with opener.open(request, timeout=timeout_seconds) as response:
                 response.read(1024)
@@ -48,6 +48,18 @@ def post(url: str, document: Mapping[str, Any], *, timeout_seconds: float) -> No
         found=found,
         remedy="the exports are not affected; check the URL and the network",
     )
+
+
+def _without_user(url: str) -> tuple[str, dict[str, str]]:
+    """The URL without ``user:password@``, and the headers, which carry them instead."""
+    headers = {"Content-Type": "application/json", "User-Agent": "reexport"}
+    scheme, separator, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    user, at, host = authority.rpartition("@")
+    if at:
+        word = base64.b64encode(urllib.parse.unquote(user).encode()).decode()
+        headers["Authorization"] = f"Basic {word}"
+    return f"{scheme}{separator}{host}{slash}{path}", headers
 
 
 def host_of(url: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.server
 import json
 import sys
@@ -103,6 +104,7 @@ class Hook(http.server.BaseHTTPRequestHandler):
         server: Any = self.server
         body = self.rfile.read(int(self.headers["Content-Length"]))
         server.received.append((self.path, self.headers["Content-Type"], json.loads(body)))
+        server.authorizations.append(self.headers["Authorization"])
         status = server.statuses.pop(0) if server.statuses else 200
         if status == 0:
             time.sleep(3)
@@ -118,7 +120,7 @@ class Hook(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def hook() -> Iterator[Any]:
     server: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hook)
-    server.received, server.statuses = [], []
+    server.received, server.statuses, server.authorizations = [], [], []
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     server.url = f"http://127.0.0.1:{server.server_port}/secret-path?token=secret"
@@ -130,6 +132,11 @@ def hook() -> Iterator[Any]:
 def test_webhook(hook: Any) -> None:
     notify.post(hook.url, {"text": "done"}, timeout_seconds=10)
     assert hook.received == [("/secret-path?token=secret", "application/json", {"text": "done"})]
+
+
+def test_webhook_with_a_password(hook: Any) -> None:
+    notify.post(hook.url.replace("://", "://us%40er:pass@"), {}, timeout_seconds=10)
+    assert hook.authorizations == ["Basic " + base64.b64encode(b"us@er:pass").decode()]
 
 
 def test_webhook_is_tried_twice(hook: Any) -> None:
