@@ -171,7 +171,7 @@ def test_the_commands_of_the_airflow_dag() -> None:
 RUN_DAG = """
 import sys
 from airflow.dag_processing.dagbag import DagBag
-bag = DagBag(sys.argv[1], include_examples=False)
+bag = DagBag(sys.argv[1])
 print("errors", bag.import_errors)
 print("tasks", sorted(bag.dags["reexport_reconcile"].task_ids))
 """
