@@ -211,6 +211,9 @@ LIGHT = {
     "migrate.compiler": ("jax", "jaxlib", "libtpu", "apache_beam"),
     "migrate.compiler.toolchains": ("jax", "jaxlib", "libtpu"),
     "migrate.driver": ("jax", "apache_beam", "orbax"),
+    "migrate.fleet": ("jax", "tensorstore", "apache_beam"),
+    "migrate.publication": ("jax", "tensorstore", "apache_beam"),
+    "migrate.reconcile": ("jax", "apache_beam", "orbax"),
     # a Beam worker
     "migrate.rewrite": ("jax", "apache_beam", "orbax"),
     "migrate.commit": ("jax", "apache_beam", "orbax"),
