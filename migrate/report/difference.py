@@ -8,11 +8,12 @@ from rich.console import Console
 from rich.text import Text
 
 from migrate.report.terminal import TextTable, print_table, table
-from migrate.report.text import format_bytes, format_shape, plural
+from migrate.report.text import format_bytes, format_shape
+from migrate.report.words import pairs, sharding, verdict
 
 if TYPE_CHECKING:
     from migrate.difference import Difference, ParameterChange
-    from migrate.signature import Change, ParameterSpec
+    from migrate.signature import Change
     from migrate.upgrade import Upgrade
 
 
@@ -63,38 +64,12 @@ def show_changes(out: Console, difference: Difference) -> None:
         out.print()
 
 
-def verdict(difference: Difference) -> str:
-    """What there is to do, in a sentence or two."""
-    if difference.kind == "nothing to do":
-        return "nothing to do: the signatures are equal"
-    if difference.kind == "recompile only":
-        why = (
-            "every parameter keeps its layout"
-            if difference.same_layouts
-            else f"{plural(len(difference.parameters), 'parameter')} changed, but no stored array does"
-        )
-        return f"recompile only: {why}; a run writes no array"
-    rewritten = difference.rewritten
-    weights = difference.after.weights
-    text = f"rewrite {plural(len(rewritten), 'array')} ({format_bytes(sum(p.nbytes for p in rewritten))})"
-    if len(rewritten) < len(weights):
-        text += (
-            f"; a run writes the parameter set as a whole: {plural(len(weights), 'array')}, "
-            f"{format_bytes(sum(p.nbytes for p in weights))}"
-        )
-    return text
-
-
 def _fingerprint(change: Change) -> str:
     if change.field == "stablehlo_sha256":
         return f"program: StableHLO {change.before[:12]} -> {change.after[:12]}"
     if change.field in {"mesh", "flags"}:
-        return f"{change.field}: {_pairs(change.before)} -> {_pairs(change.after)}"
+        return f"{change.field}: {pairs(change.before)} -> {pairs(change.after)}"
     return f"{change.field.replace('_', ' ')}: {change.before or 'none'} -> {change.after or 'none'}"
-
-
-def _pairs(pairs: tuple[tuple[str, object], ...]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in pairs) or "none"
 
 
 def _parameters(difference: Difference) -> TextTable:
@@ -117,14 +92,10 @@ def _row(change: ParameterChange) -> tuple[str, ...]:
     ]
     shape = f"{sides[0][0]}\n-> {sides[1][0]}"
     if before is not None and after is not None and before.partition != after.partition:
-        shape += f"\nsharding {_sharding(before)} -> {_sharding(after)}"
+        shape += f"\nsharding {sharding(before.partition)} -> {sharding(after.partition)}"
     if before is not None and after is not None and before.shape != after.shape:
         shape += f"\nwhole array {format_shape(before.shape)} -> {format_shape(after.shape)}"
     return change.name, "\n".join(change.aspects), shape, f"{sides[0][1]}\n-> {sides[1][1]}", stored
-
-
-def _sharding(parameter: ParameterSpec) -> str:
-    return ",".join("+".join(axes) or "-" for axes in parameter.partition)
 
 
 def _sums(difference: Difference) -> TextTable:
