@@ -196,6 +196,7 @@ def _hide(paths: Paths, export_id: str) -> bool:
     uri = paths.export(export_id)
     data = storage.read(uri, COMMIT_KEY)
     storage.delete(uri, COMMIT_KEY)
+    storage.flush_directory(uri)
     now = pointer.read(paths.output)
     if now is not None and now.export == export_id and data is not None:
         storage.create(uri, COMMIT_KEY, data)
@@ -209,6 +210,8 @@ def _delete(uri: str, renew: Callable[[], None]) -> None:
     names = {key: key.rsplit("/", 1)[-1] for key in keys}
     for key in sorted((key for key in keys if names[key] in _FIRST), key=lambda key: _FIRST.index(names[key])):
         storage.delete(uri, key)
+    # after a power loss, too, what is half deleted must not count as whole
+    storage.flush_directory(uri)
     for index, key in enumerate(key for key in keys if names[key] not in _FIRST):
         storage.delete(uri, key)
         if index % 100 == 0:

@@ -272,6 +272,30 @@ def flush(uri: str) -> None:
             local_files.flush(local_path(uri), parents=_OWN_PARENTS)
 
 
+def flush_files(uri: str, keys: Sequence[str]) -> None:
+    """Make ``keys`` below a local ``uri``, and the folders they lie in, survive a power loss; see :func:`flush`.
+
+    A key that is gone is not an error. Raises :class:`StorageError`.
+    """
+    if is_local(uri):
+        with _storage_errors("the files cannot be flushed to disk", uri):
+            root = local_path(uri)
+            folders = {(root / key).parent for key in keys} | {root, root.parent}
+            for path in (*(root / key for key in keys), *folders):
+                with contextlib.suppress(FileNotFoundError):
+                    local_files.fsync(path)
+
+
+def flush_directory(uri: str) -> None:
+    """Make what was created or deleted directly in a local ``uri`` survive a power loss; nothing happens elsewhere.
+
+    Raises :class:`StorageError`.
+    """
+    if is_local(uri) and local_path(uri).is_dir():
+        with _storage_errors("the directory cannot be flushed to disk", uri):
+            local_files.fsync(local_path(uri))
+
+
 def delete(uri: str, key: str) -> None:
     """Delete ``key``; nothing happens if it does not exist. Raises :class:`StorageError`."""
     with _storage_errors(f"{key} cannot be deleted", uri):
