@@ -26,6 +26,7 @@ planner         storage grids, and items of bounded bytes                       
 rewrite         one item -> chunks on storage and a receipt                    \\
 verify          read back and compare                                           | called by pipelines/
 commit          merge, record, publish: the export exists                      /
+allocator       the C library's allocator while a rewrite goes                              (pure)
 dispatch        work as it travels to the workers: the plan as a file, items as ranges of numbers
 arrays          the OCDBT databases that hold the arrays
 receipt, ledger, failures, lease    state of a run
@@ -42,6 +43,7 @@ loader          export -> a callable and its parameters, without relayout
 preparation     a job up to its plan
 execution       runs the pipeline, which lies in another package
 session         a job's hold on its output: lease, receipts, and the work that is left
+reuse           arrays that the current export holds as a new one wants them
 conflict        what an output holds already, beside what a job would put there
 driver          one job from source to export
 batch           many jobs in one pipeline; one that fails, fails alone

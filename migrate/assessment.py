@@ -9,11 +9,12 @@ from typing import Literal
 from migrate import history, pointer, storage
 from migrate.difference import compare_signatures
 from migrate.errors import ReexportError
-from migrate.export import Export, Paths, is_export, open_export
+from migrate.export import Export, Paths, is_export
 from migrate.fleet import Cell
 from migrate.history import Status
 from migrate.manifest import PARAMETERS_KEY
 from migrate.preparation import Prepared
+from migrate.reuse import current_export, reusable
 from migrate.signature import Fingerprint
 
 State = Literal["current", "stale", "missing", "failed last time", "held", "unusable"]
@@ -87,12 +88,6 @@ class Assessment:
         }
 
 
-def current_export(output: str) -> Export | None:
-    """The export that LATEST of an output names, or None."""
-    now = pointer.read(output)
-    return None if now is None else open_export(Paths(output).export(now.export))
-
-
 def assess(cell: Cell, prepared: Prepared) -> Assessment:
     """Compare a cell's current export with its job as it was prepared now.
 
@@ -134,23 +129,11 @@ def _cost(output: str, prepared: Prepared, current: Export | None) -> Cost:
         return Cost("publish", 0, len(plan.arrays), 0, plan.nbytes)
     if storage.exists(paths.parameters(plan.parameter_set), PARAMETERS_KEY):
         return Cost("recompile", 0, len(plan.arrays), 0, plan.nbytes)
-    stored = _reusable(prepared, current)
+    stored = reusable(plan, prepared.checkpoint.identity, current)
     changed = [array for array in plan.arrays if (array.tree, array.name) not in stored]
     work: Work = "rewrite" if stored else "everything"
     changed_bytes = sum(array.stored.nbytes for array in changed)
     return Cost(work, len(changed), len(plan.arrays), changed_bytes, plan.nbytes)
-
-
-def _reusable(prepared: Prepared, current: Export | None) -> set[tuple[str, str]]:
-    """(tree, name) of the arrays that lie in the current export just as the plan wants them, elements included."""
-    if current is None or current.manifest.source.identity != prepared.checkpoint.identity:
-        return set()
-    there = {(r.tree, r.name): (r.stored, r.source_name) for r in current.parameter_set().arrays}
-    return {
-        (array.tree, array.name)
-        for array in prepared.plan.arrays
-        if there.get((array.tree, array.name)) == (array.stored, array.source_name)
-    }
 
 
 def _reasons(current: Export, prepared: Prepared) -> Iterator[str]:

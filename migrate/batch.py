@@ -200,7 +200,8 @@ class _Batch:
             work = session.work if session else None
             done, written = (len(work.items), session.nbytes) if session and work else (0, 0)
             seconds = time.perf_counter() - started
-            self.results[name] = Result(found, prepared.plan, session is None, done, written, seconds)
+            copied = session.copied_bytes if session else 0
+            self.results[name] = Result(found, prepared.plan, session is None, done, written, seconds, copied)
 
 
 def compile_into_cache(jobs: Mapping[str, Job], compile_jobs: int | None = None) -> dict[str, ReexportError]:

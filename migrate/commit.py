@@ -53,6 +53,8 @@ class CommitRequest:
     """Unix time in seconds."""
     publish: bool = True
     """Whether the export becomes the current one."""
+    bytes_copied: int = 0
+    """Logical bytes that come from the export before, not from the source."""
 
     @property
     def paths(self) -> Paths:
@@ -97,6 +99,7 @@ def commit(request: CommitRequest, destination: Destination) -> Export:
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         timings={**request.timings, "rewrite": time.time() - request.rewrite_began},
         bytes_written=written,
+        bytes_copied=min(request.bytes_copied, written),
     )
     uri = request.paths.export(request.export_id)
     manifest_data = _create_or_keep(uri, MANIFEST_KEY, MANIFEST.dump(manifest))

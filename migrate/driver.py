@@ -32,6 +32,8 @@ class Result:
     """Logical bytes this run wrote."""
     seconds: float
     """Wall time of the whole job."""
+    bytes_copied: int = 0
+    """Of ``bytes_written``, what the export before held already: it was copied from there."""
 
     def to_json(self) -> dict[str, object]:
         """A JSON object for ``reexport run --json``."""
@@ -44,6 +46,7 @@ class Result:
             "arrays": len(self.plan.arrays),
             "bytes": self.plan.nbytes,
             "bytes_written": self.bytes_written,
+            "bytes_copied": self.bytes_copied,
             "seconds": round(self.seconds, 3),
             "timings": {stage: round(seconds, 3) for stage, seconds in self.export.manifest.timings.items()},
         }
@@ -76,15 +79,16 @@ def run_prepared(
     reporter = reporter or Silent()
     paths = Paths(prepared.job.output)
     reporter.planned(prepared)
-    done = written = 0
+    done = written = copied = 0
     already = is_committed(prepared, supersede=supersede)
     if not already:
         with Session(prepared, publish=publish) as session:
             done, written = _rewrite(session, prepared.job, reporter)
+            copied = session.copied_bytes
     elif publish:
         export.set_latest(paths.output, prepared.export_id)
     committed = export.open_export(paths.export(prepared.export_id))
-    return Result(committed, prepared.plan, already, done, written, time.perf_counter() - started)
+    return Result(committed, prepared.plan, already, done, written, time.perf_counter() - started, copied)
 
 
 def _rewrite(session: Session, job: Job, reporter: Reporter) -> tuple[int, int]:

@@ -144,6 +144,8 @@ class Manifest:
     """Seconds of each stage."""
     bytes_written: int
     """Logical bytes this run wrote; 0 where the parameter set was there already."""
+    bytes_copied: int = 0
+    """Of these, what the last run copied from the export before, whose layout of these arrays is the same."""
 
 
 @dataclass(frozen=True, slots=True)

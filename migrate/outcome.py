@@ -33,6 +33,8 @@ class Outcome:
     """What went wrong after the publication, such as deleting old exports."""
     published: Export | None = None
     """The export that became current."""
+    bytes_copied: int = 0
+    """Of ``bytes_written``, what the export before held already: it was copied from there."""
 
     @property
     def created(self) -> str | None:
@@ -53,6 +55,7 @@ class Outcome:
             "result": self.result,
             "export": self.export,
             "bytes_written": self.bytes_written,
+            "bytes_copied": self.bytes_copied,
             "seconds": round(self.seconds, 3),
             "failures": self.failures,
             "error": self.error.to_json() if self.error else None,
@@ -85,6 +88,11 @@ class Summary:
         """Logical bytes of all cells."""
         return sum(outcome.bytes_written for outcome in self.outcomes)
 
+    @property
+    def bytes_copied(self) -> int:
+        """Of these, what earlier exports held already."""
+        return sum(outcome.bytes_copied for outcome in self.outcomes)
+
     def to_json(self) -> dict[str, object]:
         """A JSON object for ``--json``, and without the cells for the history."""
         cells: Sequence[Assessment | Outcome] = self.assessments if self.dry_run else self.outcomes
@@ -100,6 +108,7 @@ class Summary:
             "dry_run": self.dry_run,
             "seconds": round(self.seconds, 3),
             "bytes_written": self.bytes_written,
+            "bytes_copied": self.bytes_copied,
             "results": {} if self.dry_run else {result: self.count(result) for result in RESULTS},
             "states": {a.state: sum(b.state == a.state for b in self.assessments) for a in self.assessments},
             "warnings": list(self.warnings),

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from migrate import history, notify, pointer, storage
-from migrate.assessment import Assessment, assess, current_export, unusable
+from migrate.assessment import Assessment, assess, unusable
 from migrate.audit import verify_export
 from migrate.collector import collect
 from migrate.compiler.parallel import compile_all
@@ -33,6 +33,7 @@ from migrate.lease import Lease
 from migrate.outcome import Outcome, Result, Summary, message
 from migrate.preparation import Reporter, Silent, compile_directory, prepare
 from migrate.publication import publish
+from migrate.reuse import current_export
 from migrate.smoke import run_smoke
 
 _RENEW_SECONDS = 5.0
@@ -241,7 +242,15 @@ def _work(assessment: Assessment, listener: Listener) -> Outcome:
         run_smoke(cell.smoke.command, result.export.uri, cell.smoke.timeout_seconds)
     publish(cell.job.output, wanted, expected=current)
     warnings = _collect(cell)
-    return Outcome(assessment, "published", wanted, result.bytes_written, warnings=warnings, published=result.export)
+    return Outcome(
+        assessment,
+        "published",
+        wanted,
+        result.bytes_written,
+        warnings=warnings,
+        published=result.export,
+        bytes_copied=result.bytes_copied,
+    )
 
 
 def _verify(export: Export, before: Export | None) -> None:

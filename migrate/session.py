@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from migrate import export, failures, ledger, receipt, rewrite, storage
+from migrate import export, failures, ledger, receipt, reuse, rewrite, storage
 from migrate.collector import wait_for_collector
 from migrate.commit import CommitRequest, Work
 from migrate.environment import installed_versions
@@ -49,6 +49,8 @@ class Session:
         """Logical bytes of the items that are left."""
         self.reused_items = 0
         """Items that have receipts of an earlier run."""
+        self.copied_bytes = 0
+        """Of :attr:`nbytes`, those of arrays that the current export holds already, and that are copied from there."""
 
     def __enter__(self) -> Self:
         """Take the lease and look at what is left to do.
@@ -86,6 +88,11 @@ class Session:
         items = () if storage.exists(destination.parameters_uri, PARAMETERS_KEY) else plan.items
         receipts = receipt.load_all(destination, [item.id for item in items])
         items = tuple(item for item in items if item.id not in receipts)
+        if items:
+            plan, copied = reuse.with_committed(plan, prepared.checkpoint.identity, paths.output)
+            left = {item.id for item in items}
+            items = tuple(item for item in plan.items if item.id in left)
+            self.copied_bytes = reuse.copied_bytes(items, copied)
         self.nbytes, self.reused_items = sum(item.nbytes for item in items), len(receipts)
         _check_free_space(paths.output, self.nbytes)
         request = CommitRequest(
@@ -98,6 +105,7 @@ class Session:
             timings=prepared.timings,
             rewrite_began=time.time(),
             publish=self._publish,
+            bytes_copied=self.copied_bytes,
         )
         rewrite.allow(destination)
         self.work = Work(items, request, destination)

@@ -133,6 +133,8 @@ def show_summary(out: Console, summary: Summary) -> None:
     print_table(out, table(columns, [_row(outcome) for outcome in summary.outcomes]))
     counts = [f"{count} {result}" for result in RESULTS if (count := summary.count(result))]
     written = f"{format_bytes(summary.bytes_written)} written in {format_seconds(summary.seconds)}"
+    if summary.bytes_copied:
+        written += f", {format_bytes(summary.bytes_copied)} of it copied from the exports before"
     out.print()
     out.print(f"{', '.join(counts)}; {written}")
     for warning in summary.warnings:

@@ -93,6 +93,8 @@ def show_result(out: Console, result: Result) -> None:
     else:
         reused = result.plan.nbytes - result.bytes_written
         shared = f"; {format_bytes(reused)} lay there already, verified" if reused else ""
+        if result.bytes_copied:
+            shared = f", {format_bytes(result.bytes_copied)} of it copied from the export before{shared}"
         out.print(
             f"Committed export {manifest.export}: {format_bytes(result.bytes_written)} written and verified{shared}."
         )
