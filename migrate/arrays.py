@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from migrate import storage
+from migrate import local_files, storage
 from migrate.box import Box
 from migrate.content import ContentSum, content_sum
 from migrate.zarr import StoredArray
@@ -57,6 +57,24 @@ def writer_directory(writer: str) -> str:
 def writer_database(uri: str, writer: str) -> dict[str, Any]:
     """TensorStore JSON of the database that the process ``writer`` fills."""
     return root_database(storage.join(uri, writer_directory(writer)))
+
+
+_flushed: set[str] = set()
+"""Data files of this process that are on the disk; none is ever written twice."""
+
+
+def flush_database(uri: str, writer: str) -> None:
+    """Make everything that ``writer``, this process, has committed below ``uri`` so far survive a power loss.
+
+    Object stores need none of it. Raises :class:`migrate.errors.StorageError`.
+    """
+    if storage.is_local(uri):
+        folder = storage.join(uri, writer_directory(writer))
+        keys = [key for key in storage.list_keys(folder) if not key.endswith(local_files.LOCK_SUFFIX)]
+        fresh = [key for key in keys if f"{folder}/{key}" not in _flushed]
+        storage.flush_files(folder, fresh)
+        # the manifest is replaced by each commit
+        _flushed.update(f"{folder}/{key}" for key in fresh if "/" in key)
 
 
 def in_storage_order(chunk: np.ndarray) -> bytes | memoryview:

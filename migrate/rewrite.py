@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from migrate import arrays, storage
+from migrate.box import Box, Grid
 from migrate.errors import ReexportError
-from migrate.planner import Item
+from migrate.planner import Item, ItemPart
 from migrate.receipt import Destination, Receipt
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _stopped: set[str] = set()
 
@@ -62,8 +68,7 @@ def rewrite_item(item: Item, destination: Destination) -> Receipt:
             database = arrays.writer_database(destination.directory(part.array.tree), writer_id())
             store = arrays.open_array(part.array.stored, database).with_transaction(transaction)
             order = part.array.stored.major_to_minor
-            # the source is read in one pass
-            elements = part.array.source.read(part.box, storage_order=order)
+            elements = _elements(part)
             contents.append(arrays.content(elements, part.box, order).hex())
             part_digests = []
             for box in part.array.stored.grid.boxes(part.box):
@@ -79,3 +84,37 @@ def rewrite_item(item: Item, destination: Destination) -> Receipt:
             f"chunks of {part.array.name} {part.box} cannot be written", destination.directory(part.array.tree), error
         ) from error
     return Receipt(item.id, writer_id(), tuple(digests), tuple(contents), item.nbytes, time.perf_counter() - started)
+
+
+_READ_BYTES = 192 << 20
+"""Source chunks are held whole while they are read: at most so many bytes of them at once."""
+
+
+def _elements(part: ItemPart) -> np.ndarray:
+    """The part's elements in storage order, read in one pass; a few source chunks at a time where it touches many."""
+    import numpy as np
+
+    order, grid = part.array.stored.major_to_minor, part.array.source_grid
+    cover = grid.cover(part.box)
+    if cover.size * part.array.stored.item_bytes <= _READ_BYTES:
+        return part.array.source.read(part.box, storage_order=order)
+    pieces = [piece for box in _source_pieces(part) if (piece := box.intersect(part.box)) is not None]
+    first = part.array.source.read(pieces[0], storage_order=order)
+    elements = np.empty([part.box.shape[d] for d in order], first.dtype)
+    for number, piece in enumerate(pieces):
+        read = part.array.source.read(piece, storage_order=order) if number else first
+        elements[arrays.permuted_slices(piece.relative_to(part.box), order)] = read
+    return elements
+
+
+def _source_pieces(part: ItemPart) -> Iterator[Box]:
+    """Groups of neighbouring source chunks of bounded bytes that cover the part."""
+    grid = part.array.source_grid
+    shape = list(grid.chunk_shape)
+    room = _READ_BYTES // part.array.source_chunk_bytes
+    for dimension in reversed(range(len(shape))):
+        if room > 1:
+            factor = min(room, -(-part.box.shape[dimension] // shape[dimension]))
+            shape[dimension] *= factor
+            room //= factor
+    return Grid(grid.shape, tuple(shape)).boxes(part.box)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import apache_beam as beam
 
+from migrate.allocator import kept_buffers
 from migrate.commit import Work
 from migrate.dispatch import dispatch, numbers
 from pipelines.runners import runner
@@ -25,7 +26,7 @@ def run(jobs: Mapping[str, Work], *, runner_name: str = "local", workers: int | 
         sent[name], of_job = dispatch(name, work)
         ranges += of_job
     chosen, options = runner(runner_name, workers)
-    with beam.Pipeline(runner=chosen, options=options) as pipeline:
+    with kept_buffers(), beam.Pipeline(runner=chosen, options=options) as pipeline:
         _ = (
             pipeline
             | "Ranges of items" >> beam.Create(ranges)
