@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from migrate import arrays, storage
@@ -62,21 +63,26 @@ def rewrite_item(item: Item, destination: Destination) -> Receipt:
     check_running(destination)
     started = time.perf_counter()
     transaction = ts.Transaction()
-    digests, contents = [], []
+    digests, contents, writes = [], [], []
+    # an item of many small arrays would else wait for each of them in turn
+    with ThreadPoolExecutor(min(len(item.parts), _PARTS_AT_ONCE)) as pool:
+        read = list(pool.map(_elements, item.parts))
     try:
-        for part in item.parts:
+        for part, elements in zip(item.parts, read, strict=True):
             database = arrays.writer_database(destination.directory(part.array.tree), writer_id())
             store = arrays.open_array(part.array.stored, database).with_transaction(transaction)
             order = part.array.stored.major_to_minor
-            elements = _elements(part)
             contents.append(arrays.content(elements, part.box, order).hex())
             part_digests = []
             for box in part.array.stored.grid.boxes(part.box):
                 chunk = elements[arrays.permuted_slices(box.relative_to(part.box), order)]
                 part_digests.append(arrays.chunk_digest(chunk))
                 # the array is never modified again, so TensorStore may keep a reference instead of a copy
-                store[box.slices].transpose(order).write(chunk, can_reference_source_data_indefinitely=True).result()
+                target = store[box.slices].transpose(order)
+                writes.append(target.write(chunk, can_reference_source_data_indefinitely=True).copy)
             digests.append(tuple(part_digests))
+        for copied in writes:
+            copied.result()
         transaction.commit_async().result()
     except (ValueError, OSError) as error:
         transaction.abort()
@@ -86,6 +92,7 @@ def rewrite_item(item: Item, destination: Destination) -> Receipt:
     return Receipt(item.id, writer_id(), tuple(digests), tuple(contents), item.nbytes, time.perf_counter() - started)
 
 
+_PARTS_AT_ONCE = 8
 _READ_BYTES = 192 << 20
 """Source chunks are held whole while they are read: at most so many bytes of them at once."""
 

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from migrate import arrays, receipt
 from migrate.box import Box
 from migrate.errors import RewriteVerificationError, VerificationError
-from migrate.planner import Item
+from migrate.planner import Item, ItemPart
 from migrate.receipt import Destination, Receipt
 from migrate.zarr import StoredArray
+
+if TYPE_CHECKING:
+    import numpy as np
+    import tensorstore as ts
+
+_AHEAD_BYTES = 8 << 20
+"""Of chunks whose reads are under way together."""
+_PARTS_AT_ONCE = 4
 
 
 def verify_item(item: Item, written: Receipt, destination: Destination) -> Receipt:
@@ -36,19 +48,25 @@ def verify_item(item: Item, written: Receipt, destination: Destination) -> Recei
 
 
 def _compare(item: Item, written: Receipt, destination: Destination) -> None:
-    for part, expected in zip(item.parts, written.digests, strict=True):
-        stored = part.array.stored
-        directory = destination.directory(part.array.tree)
-        database = arrays.writer_database(directory, written.writer)
-        boxes = list(stored.grid.boxes(part.box))
-        for problem in differences(stored, database, boxes, expected):
-            raise RewriteVerificationError(
-                "a chunk read back differs from what was written",
-                where=f"{part.array.name} {problem[0]} in {directory}",
-                expected=f"SHA-256 {problem[1][:16]}...",
-                found=problem[2],
-                remedy="check the storage's health; the same command repeats the items without a receipt",
-            )
+    # an item of many small arrays would else wait for each of them in turn
+    with ThreadPoolExecutor(min(len(item.parts), _PARTS_AT_ONCE)) as pool:
+        for _ in pool.map(functools.partial(_compare_part, written.writer, destination), item.parts, written.digests):
+            pass
+
+
+def _compare_part(writer: str, destination: Destination, part: ItemPart, expected: Sequence[str]) -> None:
+    stored = part.array.stored
+    directory = destination.directory(part.array.tree)
+    database = arrays.writer_database(directory, writer)
+    boxes = list(stored.grid.boxes(part.box))
+    for problem in differences(stored, database, boxes, expected):
+        raise RewriteVerificationError(
+            "a chunk read back differs from what was written",
+            where=f"{part.array.name} {problem[0]} in {directory}",
+            expected=f"SHA-256 {problem[1][:16]}...",
+            found=problem[2],
+            remedy="check the storage's health; the same command repeats the items without a receipt",
+        )
 
 
 def differences(
@@ -56,12 +74,18 @@ def differences(
 ) -> Iterator[tuple[Box, str, str]]:
     """(box, expected digest, what was found) for each chunk in ``boxes`` whose SHA-256 is not the expected one.
 
-    Holds one chunk at a time. A chunk that cannot be read, because it is absent or its CRC32C fails, is a difference.
+    Holds one chunk at a time, or 8 MiB of smaller ones. A chunk that cannot be read, because it is absent or its CRC32C
+    fails, is a difference.
     """
     store = arrays.open_array(stored, database)
+    ahead = max(1, _AHEAD_BYTES // (math.prod(stored.chunk_shape) * stored.item_bytes))
+    reads: deque[ts.Future[np.ndarray]] = deque()
+    waiting = iter(boxes)
     for box, digest in zip(boxes, expected, strict=True):
+        for following in itertools.islice(waiting, ahead - len(reads)):
+            reads.append(store[following.slices].transpose(stored.major_to_minor).read())
         try:
-            chunk = store[box.slices].transpose(stored.major_to_minor).read().result()
+            chunk = reads.popleft().result()
         except (ValueError, OSError) as error:
             yield box, digest, str(error).splitlines()[0][:300]
             continue
