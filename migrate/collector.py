@@ -114,6 +114,7 @@ def _inventory(output: str) -> Inventory:
         hidden=hidden,
         sets=frozenset(sets),
         current=now.export if now else None,
+        published=frozenset((now.export, *now.previous, *now.rolled_back) if now else ()),
         running=frozenset(name for name in runs if lease.is_held(paths.run(name))),
         export_marks=_marks(output, "exports"),
         set_marks=_marks(output, "params"),

@@ -36,6 +36,8 @@ class Inventory:
     """Ids of parameter sets, finished or not, of carried leaves, and of runs' own state."""
     current: str | None
     """The export that LATEST names."""
+    published: frozenset[str] = frozenset()
+    """Exports that LATEST has named, as far as it remembers."""
     running: frozenset[str] = frozenset()
     """Parameter sets on which a living process holds the lease."""
     export_marks: Mapping[str, float] = field(default_factory=dict)
@@ -70,9 +72,10 @@ class Decision:
 def decide(inventory: Inventory, *, keep: int, grace_seconds: float, now: float) -> Decision:
     """What a collection at Unix time ``now`` does with an output.
 
-    Visible stay: the ``keep`` newest exports, the one that LATEST names, and those whose parameter set a running job
-    holds. A set stays as long as an export refers to it that is visible or whose grace period lasts. While any job runs
-    in the output, exports without COMMIT.json stay whose set is not known: it may be writing one of them.
+    Visible stay: the ``keep`` newest exports, as many of those that were current once (tries that failed push none of
+    them out), the one that LATEST names, and those whose parameter set a running job holds. A set stays as long as an
+    export refers to it that is visible or whose grace period lasts. While any job runs in the output, exports without
+    COMMIT.json stay whose set is not known: it may be writing one of them.
     """
     kept = _kept(inventory, keep)
     hide = tuple(export.id for export in inventory.committed if export.id not in kept)
@@ -114,11 +117,15 @@ def decide(inventory: Inventory, *, keep: int, grace_seconds: float, now: float)
 def _kept(inventory: Inventory, keep: int) -> dict[str, str]:
     newest = sorted(inventory.committed, key=lambda export: (export.created, export.id), reverse=True)
     kept: dict[str, str] = {}
+    served = [export.id for export in newest if export.id in inventory.published][:keep]
     for index, export in enumerate(newest):
         if export.id == inventory.current:
             kept[export.id] = "current"
         elif index < keep:
             kept[export.id] = f"one of the {keep} newest" if keep > 1 else "the newest"
+        elif export.id in served:
+            newest_ones = f"one of the {keep} newest" if keep > 1 else "the newest"
+            kept[export.id] = f"{newest_ones} of those that were current"
         elif export.parameter_set in inventory.running:
             kept[export.id] = "a running job holds its arrays"
     return kept

@@ -47,7 +47,7 @@ def rollback(output: str, to: str | None, as_json: bool) -> None:
         click.echo(f"export {now} is current; it was {before}")
 
 
-def _seconds(_context: click.Context, _parameter: click.Parameter, value: str | float) -> float:
+def _seconds(_context: click.Context, _parameter: click.Parameter, value: str) -> float:
     from migrate.durations import parse_seconds
 
     try:
@@ -63,8 +63,9 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, value: str | 
 )
 @click.option(
     "--grace",
-    default=DEFAULT_GRACE_SECONDS,
-    show_default="1d",
+    type=str,
+    default=f"{DEFAULT_GRACE_SECONDS / 86_400:g}d",
+    show_default=True,
     callback=_seconds,
     metavar="TIME",
     help="How long what is hidden stays readable for processes that have opened it: 90, 30m, 6h, 1d.",

@@ -144,9 +144,9 @@ def test_words_and_exit_codes(cpu_fleet: dict[str, Any], tmp_path: Path) -> None
     assert reexport("rollback", tmp_path / "out/decoder/wide").returncode == 1
     listed = json.loads(reexport("list", tmp_path / "out/decoder/wide", "--json").stdout)
     assert [export["state"] for export in listed["exports"]] == ["current"]
-    collected = reexport("gc", tmp_path / "out/decoder/wide", "--keep", "1", "--dry-run")
-    assert "1 export" not in collected.stderr
-    assert collected.returncode == 0
+    collected = reexport("gc", tmp_path / "out/decoder/wide", "--keep", "1", "--grace", "30m", "--dry-run")
+    assert "0 exports would be hidden" in collected.stdout, collected.stderr
+    assert reexport("gc", tmp_path / "out/decoder/wide", "--grace", "soon").returncode == 2
 
 
 PREFIX = {"layers": 2, "d_model": 256, "heads": 8, "head_dim": 40, "d_ff": 512, "vocab": 1024}

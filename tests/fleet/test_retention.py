@@ -27,6 +27,12 @@ CASES = {
     "nothing hidden now is deleted now": (inventory(), 1, {"delete_exports": (), "delete_sets": ()}),
     "the current one stays, however old": (inventory(current="a"), 1, {"hide": ("b",)}),
     "an output whose LATEST is missing": (inventory(current=None), 1, {"hide": ("a", "b")}),
+    "tries that failed push nothing out": (inventory(current="a", published={"a"}), 1, {"hide": ("b",)}),
+    "what was current stays beside newer tries": (
+        inventory(current="a", published={"a", "b"}),
+        1,
+        {"hide": (), "keep": {"c": "the newest", "b": "the newest of those that were current", "a": "current"}},
+    ),
     "a running job keeps the exports of its set": (inventory(running=frozenset({"set-a"})), 1, {"hide": ("b",)}),
     "the grace period is over": (
         inventory(committed=(B, C), hidden={"a": "set-a"}, export_marks={"a": NOW - GRACE}),
@@ -110,6 +116,7 @@ def inventories(draw: st.DrawFn) -> Inventory:
         hidden=hidden,
         sets=draw(st.frozensets(SETS)) | {export.parameter_set for export in committed},
         current=draw(st.sampled_from(sorted(ids))) if ids else None,
+        published=draw(st.frozensets(NAMES)),
         running=draw(st.frozensets(SETS)),
         export_marks=draw(st.dictionaries(NAMES, TIMES)),
         set_marks=draw(st.dictionaries(SETS, TIMES)),
@@ -126,6 +133,7 @@ def test_what_holds_always(found: Inventory, keep: int, grace: float) -> None:
     assert not set(decision.keep) & set(decision.hide)
     assert len(decision.keep) >= min(keep, len(ids))
     assert found.current is None or found.current in decision.keep
+    assert len(found.published & set(decision.keep)) >= min(keep, len(found.published & ids))
     # what goes is not referred to, nobody writes it, and readers had their time
     stay = (set(decision.keep) | set(found.hidden) | set(decision.hide)) - set(decision.delete_exports)
     assert not set(decision.delete_sets) & {sets_of[name] for name in stay}
