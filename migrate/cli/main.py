@@ -75,7 +75,13 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         error.show()
         code = int(ExitCode.USAGE)
     except (click.Abort, KeyboardInterrupt):
-        click.echo(f"interrupted{_INTERRUPTED.get(_command_name(arguments), '')}", err=True)
+        text = f"interrupted{_INTERRUPTED.get(_command_name(arguments), '')}"
+        if _json_logs(arguments):
+            from migrate.report.structured import log
+
+            log("interrupted", level="error", what=text)
+        else:
+            click.echo(text, err=True)
         code = int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         # the reader of our output has gone, e.g. `| head`; Python would complain again when it flushes
