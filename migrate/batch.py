@@ -18,7 +18,7 @@ from migrate.config import Job
 from migrate.conflict import is_committed
 from migrate.driver import Result
 from migrate.errors import ExitCode, ReexportError
-from migrate.execution import execute
+from migrate.execution import check_runner, execute
 from migrate.export import Paths
 from migrate.failures import FAILURES_KEY
 from migrate.preparation import Prepared, Silent, compile_directory, prepare
@@ -129,9 +129,15 @@ class _Batch:
 
     def prepare(self, stack: ExitStack, compile_jobs: int | None) -> None:
         """Compile what is distinct side by side, into the cache; then open and plan every job."""
+        for name, job in self._jobs.items():
+            try:
+                check_runner(job)
+            except ReexportError as error:
+                self._fail(name, error)
         self._reporter.compiling(len(self._jobs))
-        for name, error in compile_into_cache(self._jobs, compile_jobs).items():
-            self._fail(name, error)
+        jobs = {name: job for name, job in self._jobs.items() if name not in self.failures}
+        for name, refused in compile_into_cache(jobs, compile_jobs).items():
+            self._fail(name, refused)
         for name, job in self._jobs.items():
             if name in self.failures:
                 continue
@@ -170,10 +176,11 @@ class _Batch:
             self._reporter.progress(sum(items for items, _ in done), sum(nbytes for _, nbytes in done))
 
         try:
-            for runner, workers in dict.fromkeys(map(self._engine, working)):
-                group = {n: s.work for n, s in working.items() if s.work and self._engine(n) == (runner, workers)}
+            for engine in dict.fromkeys(map(self._engine, working)):
+                group = {n: s.work for n, s in working.items() if s.work and self._engine(n) == engine}
+                runner, options, workers = engine
                 try:
-                    execute(group, runner=runner, workers=workers, on_poll=poll)
+                    execute(group, runner=runner, runner_options=options, workers=workers, on_poll=poll)
                 except ReexportError as error:
                     # jobs that were committed before the pipeline broke are committed all the same
                     for name in group:
@@ -181,8 +188,9 @@ class _Batch:
         finally:
             self._reporter.finished()
 
-    def _engine(self, name: str) -> tuple[str, int | None]:
-        return self._jobs[name].rewrite.runner, self._jobs[name].rewrite.workers
+    def _engine(self, name: str) -> tuple[str, tuple[str, ...], int | None]:
+        chosen = self._jobs[name].rewrite
+        return chosen.runner, chosen.runner_options, chosen.workers
 
     def finish(self, started: float) -> None:
         """Every job's export, or why there is none."""

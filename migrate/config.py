@@ -155,8 +155,21 @@ class Rewrite(Section):
     max_item_bytes: Bytes = Field(64 << 20, description="Upper bound of the bytes one unit of Beam work holds.")
     max_chunk_bytes: Bytes = Field(64 << 20, description="A device shard above this is stored as several chunks.")
     compression: Literal["none", "zstd"] = Field("none", description="Compression of the stored chunks.")
-    workers: Annotated[int, Field(ge=1)] | None = Field(None, description="Parallel workers; default: CPU count.")
-    runner: str = Field("local", description="Where the pipeline runs: `local` (in this process, threads).")
+    workers: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Parallel workers of `local` and of `dask` without a scheduler; default: CPU count."
+    )
+    runner: str = Field(
+        "local",
+        min_length=1,
+        description="Where the pipeline runs: `local` (threads of this process), `dask`, or the name of any Beam "
+        "runner; see docs/runners.md.",
+    )
+    runner_options: tuple[str, ...] = Field(
+        (), description="Options of the runner, such as `--region=us-central1`; those after `--` are added."
+    )
+    item_timeout_seconds: float = Field(
+        1800, gt=0, description="An item that is not read, written and read back by then fails the job."
+    )
 
 
 class Job(Section):

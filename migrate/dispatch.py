@@ -25,6 +25,8 @@ _MAX_RANGES = 4096
 
 Range = tuple[str, int, int]
 """(job, first item, one past the last), in the numbers of the plan: what the runner distributes."""
+NOTHING: Range = ("", 0, 1)
+"""An item of no job: with it in the pipeline, a run that has no items left commits too."""
 
 
 class PlanGoneError(StorageError):

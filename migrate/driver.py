@@ -11,7 +11,7 @@ from typing import Any
 from migrate import export
 from migrate.config import Job
 from migrate.conflict import is_committed
-from migrate.execution import execute
+from migrate.execution import check_runner, execute
 from migrate.export import Export, Paths
 from migrate.planner import Plan
 from migrate.preparation import Prepared, Reporter, Silent, as_job, compile_directory, prepare
@@ -62,8 +62,10 @@ def run(
     export receive this one beside it, as the current one. Raises :class:`ReexportError`.
     """
     started = time.perf_counter()
+    job = as_job(job)
+    check_runner(job)  # before the compile, which takes longer
     with compile_directory() as directory:
-        prepared = prepare(as_job(job), directory, reporter)
+        prepared = prepare(job, directory, reporter)
         result = run_prepared(prepared, supersede=supersede, reporter=reporter)
     return replace(result, seconds=time.perf_counter() - started)
 
@@ -78,6 +80,7 @@ def run_prepared(
     started = time.perf_counter()
     reporter = reporter or Silent()
     paths = Paths(prepared.job.output)
+    check_runner(prepared.job)
     reporter.planned(prepared)
     done = written = copied = 0
     already = is_committed(prepared, supersede=supersede)
@@ -100,6 +103,7 @@ def _rewrite(session: Session, job: Job, reporter: Reporter) -> tuple[int, int]:
         execute(
             {job.output: session.work},
             runner=job.rewrite.runner,
+            runner_options=job.rewrite.runner_options,
             workers=job.rewrite.workers,
             on_poll=lambda: reporter.progress(*session.progress()),
         )

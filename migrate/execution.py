@@ -5,19 +5,48 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from migrate import rewrite
+from migrate import rewrite, storage
 from migrate.commit import Work
-from migrate.errors import ReexportError
+from migrate.config import Job
+from migrate.errors import ConfigError, ReexportError
 
 _POLL_SECONDS = 0.2
 _PIPELINES = "reexport.pipelines"
 """Entry point group."""
+_WITHOUT_LOCAL_FILES = {"dataflow", "dataflowrunner"}
 
 
-def execute(works: Mapping[str, Work], *, runner: str, workers: int | None, on_poll: Callable[[], None]) -> None:
+def check_runner(job: Job) -> None:
+    """Raises :class:`ConfigError` if the pipeline of ``job`` cannot run where the job says; nothing is started."""
+    settings = job.rewrite
+    if settings.runner == "local" and not settings.runner_options:
+        return  # importing Beam takes a second or two
+    _pipeline("batch")(
+        {}, runner_name=settings.runner, runner_options=settings.runner_options, workers=settings.workers
+    )
+    if settings.runner.lower() in _WITHOUT_LOCAL_FILES:
+        for key, uri in (("source.path", job.source.path), ("output", job.output)):
+            if storage.is_local(uri):
+                raise ConfigError(
+                    f"the workers of {settings.runner} do not see the files of this machine",
+                    where=key,
+                    expected="a gs:// or s3:// URI",
+                    found=uri,
+                    remedy="copy the checkpoint to a bucket, and choose an output there",
+                )
+
+
+def execute(
+    works: Mapping[str, Work],
+    *,
+    runner: str,
+    workers: int | None,
+    on_poll: Callable[[], None],
+    runner_options: Sequence[str] = (),
+) -> None:
     """Run one rewrite pipeline on all ``works``, known in it by their names; returns when it has ended.
 
     The pipeline runs in a thread; this one owns Ctrl-C and calls ``on_poll`` several times a second. What came of each
@@ -25,10 +54,11 @@ def execute(works: Mapping[str, Work], *, runner: str, workers: int | None, on_p
     """
     pipeline = _pipeline("batch")
     crash: list[BaseException] = []
+    stopping = threading.Event()
 
     def target() -> None:
         try:
-            pipeline(works, runner_name=runner, workers=workers)
+            pipeline(works, runner_name=runner, runner_options=runner_options, workers=workers, stopping=stopping)
         except BaseException as error:
             crash.append(error)
 
@@ -42,6 +72,7 @@ def execute(works: Mapping[str, Work], *, runner: str, workers: int | None, on_p
         # items under way end by themselves; without receipts they count for nothing
         for work in works.values():
             rewrite.stop(work.destination)
+        stopping.set()
         thread.join(timeout=60)
         raise
     if crash:

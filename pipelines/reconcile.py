@@ -19,7 +19,7 @@ from apache_beam.transforms.combiners import ToList
 from migrate.errors import ReexportError
 from migrate.fleet import load_fleet
 from migrate.reconcile import reconcile
-from pipelines.runners import runner
+from pipelines.runners import resolve
 
 
 def run(
@@ -38,11 +38,11 @@ def run(
     """
     cells = load_fleet(fleet).select(models, targets)
     pairs = [(fleet, cell.model, cell.target) for cell in cells]
-    chosen, local = runner("local", workers)
+    local = resolve("local", workers=workers)
     elsewhere = any(option.startswith("--runner") for option in options)
     arguments: dict[str, Any] = {"options": PipelineOptions(list(options))}
     if not elsewhere:
-        arguments = {"runner": chosen, "options": local}
+        arguments = {"runner": local.runner, "options": local.options}
     with beam.Pipeline(**arguments) as pipeline:
         _ = (
             pipeline

@@ -17,8 +17,8 @@ from migrate.planner import Item
 from migrate.receipt import Destination, Failure, Receipt
 from migrate.verify import verify_item
 
-Outcome = tuple[str, int, Receipt | Failure]
-"""(job, number of the item, what came of it)."""
+Outcome = tuple[str, int, Receipt | Failure | None]
+"""(job, number of the item, what came of it); None for :data:`migrate.dispatch.NOTHING`."""
 Jobs = Mapping[str, Dispatched]
 """The work of each job, by its name."""
 
@@ -46,7 +46,7 @@ class Rewrite(beam.PTransform[Any, Any]):
 
 def _rewrite(element: tuple[str, int], jobs: Jobs) -> Outcome:
     job, number = element
-    return job, number, _attempt(jobs[job], number, rewrite.rewrite_item)
+    return job, number, _attempt(jobs[job], number, rewrite.rewrite_item) if job in jobs else None
 
 
 class Verify(beam.PTransform[Any, Any]):
@@ -62,7 +62,7 @@ class Verify(beam.PTransform[Any, Any]):
         return outcome
 
 
-def _verify(element: Outcome, jobs: Jobs) -> tuple[str, Receipt | Failure]:
+def _verify(element: Outcome, jobs: Jobs) -> tuple[str, Receipt | Failure | None]:
     job, number, outcome = element
     if isinstance(outcome, Receipt):
         written = outcome
@@ -73,11 +73,15 @@ def _verify(element: Outcome, jobs: Jobs) -> tuple[str, Receipt | Failure]:
 
 
 class Receipts(beam.PTransform[Any, Any]):
-    """All outcomes -> one dict of failures by job. Combines globally: a run with nothing left to do commits too."""
+    """One or more outcomes -> one dict of failures by job.
+
+    Of no outcomes a combine would make a default through a side input, which on Dask is a second, disconnected graph.
+    """
 
     def expand(self, outcomes: PCollection[Any]) -> PCollection[Any]:
         """Apply the step."""
-        outcome: PCollection[Any] = outcomes | "Collect failures" >> beam.CombineGlobally(_CollectFailures())
+        combine = beam.CombineGlobally(_CollectFailures()).without_defaults()
+        outcome: PCollection[Any] = outcomes | "Collect failures" >> combine
         return outcome
 
 
@@ -86,7 +90,7 @@ class _CollectFailures(beam.CombineFn):
         return {}
 
     def add_input(
-        self, accumulator: dict[str, list[Failure]], element: tuple[str, Receipt | Failure]
+        self, accumulator: dict[str, list[Failure]], element: tuple[str, Receipt | Failure | None]
     ) -> dict[str, list[Failure]]:
         job, outcome = element
         if isinstance(outcome, Failure):

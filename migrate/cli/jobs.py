@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,9 @@ from migrate.cli.options import (
     log_format_option,
     no_cache_option,
     print_json,
+    runner_options,
     stages,
+    with_runner,
     without_cache,
 )
 from migrate.errors import ConfigError
@@ -23,14 +26,26 @@ from migrate.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from migrate.config import Job
+
 
 @click.command(short_help="Re-export checkpoints.", epilog=example("reexport run configs/demo.yaml"))
 @click.argument("job", type=click.Path())
+@runner_options
 @click.option("--supersede", is_flag=True, help="Add this export beside a different one that the output holds already.")
 @no_cache_option
 @log_format_option
 @json_option
-def run(job: str, supersede: bool, no_cache: bool, log_format: str, as_json: bool) -> None:
+def run(
+    job: str,
+    *,
+    runner: str | None,
+    options: tuple[str, ...],
+    supersede: bool,
+    no_cache: bool,
+    log_format: str,
+    as_json: bool,
+) -> None:
     """Re-export a checkpoint: open, compile, plan, rewrite, verify, commit.
 
     The export appears only when it is whole and verified. After an interruption or a failure the same command goes on
@@ -39,6 +54,8 @@ def run(job: str, supersede: bool, no_cache: bool, log_format: str, as_json: boo
     JOB may also be a file of many models x targets (docs/fleet.md). All of them run as one batch: distinct programs are
     compiled once, all items go through one pipeline, and what fails does so alone: it is in the summary and in
     failures.json at the file's output, and the exit code is 1.
+
+    What follows -- are options of the Beam runner, such as --region=us-central1; see docs/runners.md.
     """
     from migrate import driver
     from migrate.fleet import is_fleet
@@ -49,10 +66,15 @@ def run(job: str, supersede: bool, no_cache: bool, log_format: str, as_json: boo
 
     out = None if as_json or log_format == "json" else terminal.console()
     if is_fleet(job):
-        _run_batch(job, out, supersede=supersede, no_cache=no_cache, log_format=log_format, as_json=as_json)
+
+        def change(one: Job) -> Job:
+            return with_runner(without_cache(one) if no_cache else one, runner, options)
+
+        _run_batch(job, out, change, supersede=supersede, log_format=log_format, as_json=as_json)
         return
     reporter: Reporter = JsonReporter() if log_format == "json" else ConsoleReporter(out, terminal.console(stderr=True))
-    result = driver.run(job_from(job, no_cache=no_cache), supersede=supersede, reporter=reporter)
+    chosen = with_runner(job_from(job, no_cache=no_cache), runner, options)
+    result = driver.run(chosen, supersede=supersede, reporter=reporter)
     if log_format == "json":
         log("summary", result.to_json())
     if as_json:
@@ -62,7 +84,13 @@ def run(job: str, supersede: bool, no_cache: bool, log_format: str, as_json: boo
 
 
 def _run_batch(
-    file: str, out: Console | None, *, supersede: bool, no_cache: bool, log_format: str, as_json: bool
+    file: str,
+    out: Console | None,
+    change: Callable[[Job], Job],
+    *,
+    supersede: bool,
+    log_format: str,
+    as_json: bool,
 ) -> None:
     from migrate.batch import BatchReporter, run_batch
     from migrate.fleet import load_fleet
@@ -75,7 +103,7 @@ def _run_batch(
     if log_format == "json":
         reporter = JsonBatchReporter()
     result = run_batch(
-        {cell.name: without_cache(cell.job) if no_cache else cell.job for cell in fleet.cells},
+        {cell.name: change(cell.job) for cell in fleet.cells},
         supersede=supersede,
         compile_jobs=fleet.concurrency.compiles,
         failures_uri=fleet.output,
@@ -98,17 +126,21 @@ def _run_batch(
 def plan(job: str, no_cache: bool, as_json: bool) -> None:
     """Show what a job would write and what its layouts cost, without writing it. Compiles the programs."""
     from migrate import costs
+    from migrate.conflict import outlook
     from migrate.preparation import compile_directory, prepare
     from migrate.report import terminal
+    from migrate.report.outputs import show_outlook
     from migrate.report.plan import show_plan
 
     with compile_directory() as directory:
         prepared = prepare(job_from(job, no_cache=no_cache), directory, stages())
         if as_json:
             programs = costs.to_json(prepared.signatures)
-            print_json({"export": prepared.export_id, **prepared.plan.to_json(), "programs": programs})
+            found = outlook(prepared).to_json()
+            print_json({"export": prepared.export_id, **prepared.plan.to_json(), "programs": programs, "output": found})
         else:
             show_plan(terminal.console(), prepared)
+            show_outlook(terminal.console(), outlook(prepared))
 
 
 @click.command(

@@ -48,6 +48,23 @@ def without_cache(job: Job) -> Job:
     return job.model_copy(update={"compile": job.compile.model_copy(update={"cache": False})})
 
 
+def runner_options(command: Command) -> Command:
+    """Add ``--runner`` and the options after ``--`` to a command, as its arguments ``runner`` and ``options``."""
+    command = click.argument("options", nargs=-1, metavar="[-- RUNNER_OPTIONS]")(command)
+    return click.option("--runner", help="Where the pipeline runs, instead of the job's rewrite.runner.")(command)
+
+
+def with_runner(job: Job, runner: str | None, options: tuple[str, ...]) -> Job:
+    """The job with another runner, and with ``options`` after those of its own. Another runner has none of its own."""
+    if runner is None and not options:
+        return job
+    found = job.rewrite
+    own = found.runner_options if runner in {None, found.runner} else ()
+    workers = found.workers if runner in {None, found.runner} else None
+    changed = {"runner": runner or found.runner, "runner_options": (*own, *options), "workers": workers}
+    return job.model_copy(update={"rewrite": found.model_copy(update=changed)})
+
+
 def log_format_option(command: Command) -> Command:
     """Add ``--log-format`` to a command, as its argument ``log_format``."""
     return click.option(
