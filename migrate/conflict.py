@@ -2,10 +2,54 @@
 
 from __future__ import annotations
 
-from migrate import export
+from dataclasses import dataclass
+from typing import Literal
+
+from migrate import export, reuse, storage
 from migrate.errors import OutputConflictError
 from migrate.export import Export, Paths
+from migrate.manifest import PARAMETERS_KEY
 from migrate.preparation import Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a run would find in the output, and do there."""
+
+    state: Literal["empty", "committed", "shared", "conflict"]
+    """``committed``: this very export is there. ``shared``: its arrays are. ``conflict``: another export is."""
+    current: str | None
+    """Id of the current export of the output."""
+    written_bytes: int
+    """Logical bytes that a run writes; one that supersedes, if there is a conflict."""
+    copied_bytes: int
+    """Of these, what it copies from the current export."""
+
+    def to_json(self) -> dict[str, object]:
+        """A JSON object for ``reexport plan --json``."""
+        return {
+            "state": self.state,
+            "current": self.current,
+            "bytes_written": self.written_bytes,
+            "bytes_copied": self.copied_bytes,
+        }
+
+
+def outlook(prepared: Prepared) -> Outlook:
+    """Look at the output of a prepared job; nothing is written.
+
+    Raises :class:`migrate.errors.ReexportError` if the output cannot be read.
+    """
+    plan, paths = prepared.plan, Paths(prepared.job.output)
+    current = export.latest(paths.output)
+    if export.is_export(paths.export(prepared.export_id)):
+        return Outlook("committed", current, 0, 0)
+    conflict = current is not None
+    if storage.exists(paths.parameters(plan.parameter_set), PARAMETERS_KEY):
+        return Outlook("conflict" if conflict else "shared", current, 0, 0)
+    _, copied = reuse.with_committed(plan, prepared.checkpoint.identity, paths.output)
+    copied_bytes = reuse.copied_bytes(plan.items, copied)
+    return Outlook("conflict" if conflict else "empty", current, plan.nbytes, copied_bytes)
 
 
 def is_committed(prepared: Prepared, *, supersede: bool = False) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from migrate.collector import Collected
+from migrate.conflict import Outlook
 from migrate.durations import format_span
 from migrate.publication import Listed
 from migrate.report.terminal import print_table, table
@@ -68,3 +69,25 @@ def show_collected(out: Console, collected: Collected, grace_seconds: float) -> 
     )
     if set(decision.hide) - set(decision.delete_exports):
         out.print(f"run gc again after {format_span(grace_seconds)} to delete what is hidden now")
+
+
+def show_outlook(out: Console, outlook: Outlook) -> None:
+    """What a run would meet in the output; nothing where that is empty."""
+    if outlook.state == "empty":
+        return
+    out.print()
+    if outlook.state == "committed":
+        out.print("The output holds this export already: a run writes nothing.")
+        return
+    written = "no array"
+    if outlook.written_bytes:
+        written = format_bytes(outlook.written_bytes)
+        if outlook.copied_bytes:
+            written += f", {format_bytes(outlook.copied_bytes)} of it copied from that export,"
+    if outlook.state == "shared":
+        out.print(f"The output holds these arrays already: a run writes {written}.")
+        return
+    out.print(
+        f"The output holds another export, {outlook.current}: a run is refused, unless it is told to --supersede it. "
+        f"Then it writes {written} and becomes the current one."
+    )

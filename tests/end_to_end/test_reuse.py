@@ -13,10 +13,12 @@ import pytest
 import migrate
 from migrate import arrays
 from migrate.comparison import compare_with_source
+from migrate.conflict import Outlook, outlook
 from migrate.export import Paths
+from migrate.preparation import as_job, compile_directory, prepare
 from migrate.reuse import CommittedArray, with_committed
 
-from .conftest import small_job
+from .conftest import reexport, small_job, write_job
 from .test_load import assert_equal_trees, checkpoint_tree
 
 
@@ -104,3 +106,24 @@ def test_a_lost_export_is_no_obstacle(moved: dict[str, Any], old_checkpoint: Pat
     migrate.verify_export(second.export)
     assert second.export.uri == Paths(moved["output"]).export(second.export.manifest.export)
     assert jax.tree.leaves(migrate.load(second.export.uri).params)
+
+
+def test_the_plan_tells_what_a_run_would_meet(moved: dict[str, Any], tmp_path: Path) -> None:
+    elsewhere = with_mesh(moved, 4, 2)
+    assert outlook_of(moved).state == "empty"
+    first = migrate.run(moved)
+    assert outlook_of(moved) == Outlook("committed", first.export.manifest.export, 0, 0)
+    found = outlook_of(elsewhere)
+    assert found.state == "conflict"
+    shown = reexport("plan", write_job(elsewhere, tmp_path)).stdout
+    assert "--supersede" in shown
+    second = migrate.run(elsewhere, supersede=True)
+    assert (found.written_bytes, found.copied_bytes) == (second.bytes_written, second.bytes_copied)
+    # another program over the same arrays
+    changed = {**elsewhere, "program": {**elsewhere["program"], "arguments": {"batch": 16}}}
+    assert outlook_of(changed) == Outlook("conflict", second.export.manifest.export, 0, 0)
+
+
+def outlook_of(job: dict[str, Any]) -> Outlook:
+    with compile_directory() as directory:
+        return outlook(prepare(as_job(job), directory))
