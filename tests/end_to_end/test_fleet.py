@@ -27,8 +27,9 @@ COMMAND = [sys.executable, "-m", "migrate.cli", "reconcile"]
 
 
 def write_fleet(document: dict[str, Any], folder: Path) -> Path:
-    path = folder / "fleet.yaml"
-    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    """All fleet files lie in one folder: it is where modules are searched, so compiles are shared."""
+    path = folder.parent / f"{folder.name}.yaml"
+    path.write_text(yaml.safe_dump({**document, "output": str(folder / "out")}, sort_keys=False))
     return path
 
 
@@ -49,7 +50,6 @@ def cpu_fleet(decoder_checkpoint: Path, old_checkpoint: Path, tmp_path: Path) ->
     """Three pairs; the decoder's arrays go in many small items, so that a reconcile can be met in its middle."""
     decoder = {"entry": "migrate.demo.model:decode_step", "arguments": {"batch": 4, "sequence": 16, **SIZES}}
     return {
-        "output": "out",
         "defaults": {"source": {"select": "params"}},
         "targets": {
             "wide": {"topology": "cpu:8", "mesh": {"data": 2, "model": 4}},
@@ -71,6 +71,7 @@ def cpu_fleet(decoder_checkpoint: Path, old_checkpoint: Path, tmp_path: Path) ->
 
 
 def test_kill_9_leaves_what_was_current(cpu_fleet: dict[str, Any], tmp_path: Path) -> None:
+    del cpu_fleet["models"]["tiny"]
     decoder = cpu_fleet["models"]["decoder"]
     small = dict(decoder["rewrite"])
     decoder["rewrite"] = {}
@@ -169,7 +170,6 @@ def tpu_fleet(decoder_checkpoint: Path, old_checkpoint: Path, repository: Path, 
     ocp.PyTreeCheckpointer().save(tmp_path / "prefix/7", tree)
     decode = "migrate.demo.model:decode_step"
     return {
-        "output": "out",
         "defaults": {"target": {"libtpu": "0.0.37"}, "python_path": [str(repository / "tests/fleet")]},
         "targets": {
             "v5e": {"topology": "v5e:2x4", "mesh": {"data": 2, "model": 4}},
@@ -185,7 +185,7 @@ def tpu_fleet(decoder_checkpoint: Path, old_checkpoint: Path, repository: Path, 
                 "program": {"entry": decode, "arguments": {"batch": 4, "sequence": 16, **SIZES}},
             },
             "prefix-tuned": {
-                "source": {"latest_under": "prefix"},
+                "source": {"latest_under": str(tmp_path / "prefix")},
                 "program": {
                     "entry": "prefix_tuned:decode_step",
                     "arguments": {"batch": 8, "sequence": 64, **PREFIX},
