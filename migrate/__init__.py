@@ -23,6 +23,7 @@ durations       spans of time as people write them                              
 content         a digest of what an array holds, whatever its chunks                      (pure)
 chunking        stored chunks within shards, items that read little twice                 (pure)
 planner         storage grids, and items of bounded bytes                                 (pure)
+deadline        calls that may never return
 rewrite         one item -> chunks on storage and a receipt                    \\
 verify          read back and compare                                           | called by pipelines/
 commit          merge, record, publish: the export exists                      /

@@ -7,6 +7,7 @@ anything visible. Until COMMIT.json exists, no reader sees any of it.
 from __future__ import annotations
 
 import datetime
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -70,6 +71,8 @@ class Work:
     """Items without a durable receipt; may be empty."""
     request: CommitRequest
     destination: Destination
+    item_timeout_seconds: float = math.inf
+    """After this time an item that is being written, or read back, has failed."""
 
 
 def commit(request: CommitRequest, destination: Destination) -> Export:

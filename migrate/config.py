@@ -168,7 +168,7 @@ class Rewrite(Section):
         (), description="Options of the runner, such as `--region=us-central1`; those after `--` are added."
     )
     item_timeout_seconds: float = Field(
-        1800, gt=0, description="An item that is not read, written and read back by then fails the job."
+        1800, gt=0, description="An item that is not written by then, or not read back, fails the job."
     )
 
 

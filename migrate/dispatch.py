@@ -42,6 +42,8 @@ class Dispatched:
     """Directory of the export that it makes."""
     sha256: str
     """Digest of the file that holds the rest."""
+    item_timeout_seconds: float
+    """After this time an item that is being written, or read back, has failed."""
 
 
 def dispatch(name: str, work: Work) -> tuple[Dispatched, list[Range]]:
@@ -52,7 +54,7 @@ def dispatch(name: str, work: Work) -> tuple[Dispatched, list[Range]]:
     data = pickle.dumps(work.request, protocol=pickle.HIGHEST_PROTOCOL)
     storage.write(work.destination.run_uri, _KEY, data)
     export_uri = work.request.paths.export(work.request.export_id)
-    sent = Dispatched(work.destination, export_uri, hashlib.sha256(data).hexdigest())
+    sent = Dispatched(work.destination, export_uri, hashlib.sha256(data).hexdigest(), work.item_timeout_seconds)
     wanted = {item.id for item in work.items}
     numbers = [number for number, item in enumerate(work.request.plan.items) if item.id in wanted]
     most = -(-len(numbers) // _MAX_RANGES) or 1

@@ -164,6 +164,10 @@ class StorageError(ReexportError):
     """The output cannot be written or read: disk full, permission, network."""
 
 
+class ItemTimeoutError(StorageError):
+    """An item of work was not finished in time: storage that hangs, or one that is far slower than expected."""
+
+
 class OutputConflictError(ReexportError):
     """The output already holds an export of another identity, or another driver is writing it."""
 

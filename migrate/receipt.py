@@ -24,6 +24,8 @@ class Destination:
     """Directory of the run's own state: receipts, lease, outcome."""
     ledger: str | None = None
     """Local directory in which each process appends the bytes it has finished, for the progress display."""
+    attempt: str = ""
+    """Of the sessions of this run, which one; workers that outlive a session tell it from the next by this."""
 
     def directory(self, tree: Tree) -> str:
         """Directory of the arrays of one tree."""
@@ -59,8 +61,17 @@ class Failure:
 
 
 def save(receipt: Receipt, destination: Destination) -> None:
-    """Make a receipt durable: a later run does not repeat its item. Raises :class:`migrate.errors.StorageError`."""
-    storage.write(receipts_uri(destination), f"{receipt.item}.json", json.dumps(asdict(receipt)).encode(), durable=True)
+    """Make a receipt durable: a later run does not repeat its item. Raises :class:`migrate.errors.StorageError`.
+
+    The first receipt of an item stays, so that two commits of one run, at once, take every chunk from the same writer:
+    else the one would delete what the other has merged.
+    """
+    uri, key, data = receipts_uri(destination), f"{receipt.item}.json", json.dumps(asdict(receipt)).encode()
+    if storage.create(uri, key, data) == "created":
+        return
+    present = storage.read(uri, key)
+    if present is None or _parse(present) is None:
+        storage.write(uri, key, data, durable=True)
 
 
 def load_all(destination: Destination, items: Sequence[str]) -> dict[str, Receipt]:

@@ -20,7 +20,7 @@ from migrate.receipt import Destination, Receipt
 if TYPE_CHECKING:
     import numpy as np
 
-_stopped: set[str] = set()
+_stopped: set[Destination] = set()
 
 
 class StoppedError(ReexportError):
@@ -28,18 +28,13 @@ class StoppedError(ReexportError):
 
 
 def stop(destination: Destination) -> None:
-    """Refuse every further item of this run in this process: one failed already, or the user interrupts."""
-    _stopped.add(destination.run_uri)
-
-
-def allow(destination: Destination) -> None:
-    """Take items of this run again."""
-    _stopped.discard(destination.run_uri)
+    """Refuse every further item of this attempt in this process: one failed already, or the user interrupts."""
+    _stopped.add(destination)
 
 
 def check_running(destination: Destination) -> None:
-    """Raises :class:`StoppedError` if this run takes no further items in this process."""
-    if destination.run_uri in _stopped:
+    """Raises :class:`StoppedError` if this attempt takes no further items in this process."""
+    if destination in _stopped:
         raise StoppedError("the run is being ended")
 
 

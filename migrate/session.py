@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+import uuid
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
@@ -79,7 +80,11 @@ class Session:
         ledger_directory = tempfile.mkdtemp(prefix="reexport-ledger-")
         self._held.callback(shutil.rmtree, ledger_directory, ignore_errors=True)
         destination = Destination(
-            paths.parameters(plan.parameter_set), paths.carried(plan.parameter_set), run_uri, ledger_directory
+            paths.parameters(plan.parameter_set),
+            paths.carried(plan.parameter_set),
+            run_uri,
+            ledger_directory,
+            attempt=uuid.uuid4().hex,
         )
         failures.take(destination)
         _delete_unfinished(paths, destination, export_id)
@@ -107,8 +112,7 @@ class Session:
             publish=self._publish,
             bytes_copied=self.copied_bytes,
         )
-        rewrite.allow(destination)
-        self.work = Work(items, request, destination)
+        self.work = Work(items, request, destination, prepared.job.rewrite.item_timeout_seconds)
 
     def progress(self) -> tuple[int, int]:
         """(items, logical bytes) done so far; renews the lease. A lost lease stops this job's items, no others."""

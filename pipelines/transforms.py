@@ -8,10 +8,10 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 
-from migrate import dispatch, failures, ledger, rewrite
+from migrate import deadline, dispatch, failures, ledger, rewrite
 from migrate.commit import commit
 from migrate.dispatch import Dispatched, PlanGoneError
-from migrate.errors import ReexportError
+from migrate.errors import ItemTimeoutError, ReexportError
 from migrate.export import is_export
 from migrate.planner import Item
 from migrate.receipt import Destination, Failure, Receipt
@@ -25,10 +25,25 @@ Jobs = Mapping[str, Dispatched]
 
 def _attempt(sent: Dispatched, number: int, action: Callable[[Item, Destination], Receipt]) -> Receipt | Failure:
     try:
-        return action(dispatch.item(sent, number), sent.destination)
+        item = dispatch.item(sent, number)
+        return deadline.within(
+            sent.item_timeout_seconds, lambda: action(item, sent.destination), lambda: _late(sent, item)
+        )
     except ReexportError as error:
         rewrite.stop(sent.destination)
         return Failure(number, error)
+
+
+def _late(sent: Dispatched, item: Item) -> ItemTimeoutError:
+    first = item.parts[0]
+    return ItemTimeoutError(
+        "an item of work was not finished in time",
+        where=f"{first.array.name} {first.box}" + (" and others" if len(item.parts) > 1 else ""),
+        expected=f"at most {sent.item_timeout_seconds:g} s to write it or to read it back",
+        found="no end of it",
+        remedy="check that source and output answer; if they are only slow, raise rewrite.item_timeout_seconds. The "
+        "same command goes on where it stopped",
+    )
 
 
 class Rewrite(beam.PTransform[Any, Any]):

@@ -39,11 +39,10 @@ def test_no_run_yet_has_no_receipts(destination: Destination) -> None:
     assert receipt.load_all(destination, ["item-1"]) == {}
 
 
-def test_saving_again_replaces(destination: Destination) -> None:
+def test_the_first_receipt_of_an_item_stays(destination: Destination) -> None:
     receipt.save(DONE, destination)
-    again = dataclasses.replace(DONE, writer="another")
-    receipt.save(again, destination)
-    assert receipt.load_all(destination, ["item-1"]) == {"item-1": again}
+    receipt.save(dataclasses.replace(DONE, writer="another"), destination)
+    assert receipt.load_all(destination, ["item-1"]) == {"item-1": DONE}
 
 
 WHOLE = json.dumps(dataclasses.asdict(DONE)).encode()
@@ -65,6 +64,8 @@ def test_torn_receipts_count_as_absent(destination: Destination, content: bytes)
     receipt.save(dataclasses.replace(DONE, item="good"), destination)
     storage.write(receipt.receipts_uri(destination), "item-1.json", content)
     assert set(receipt.load_all(destination, ["item-1", "good"])) == {"good"}
+    receipt.save(DONE, destination)  # the item is done again, and this time its receipt counts
+    assert receipt.load_all(destination, ["item-1"]) == {"item-1": DONE}
 
 
 def test_unwritable_receipt_is_a_storage_error(destination: Destination) -> None:

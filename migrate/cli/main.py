@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from migrate.cli import cache, check, diff, explain, fleet, jobs, look, outputs, toolchains, topologies
+from migrate.cli import cache, check, diff, explain, fleet, jobs, look, outputs, report, toolchains, topologies
 from migrate.cli.options import EXIT_CODES, print_json
 from migrate.errors import ExitCode, ReexportError
 
@@ -43,6 +43,7 @@ for _command in (
     outputs.gc,
     check.check,
     diff.diff,
+    report.report,
     explain.explain,
     toolchains.toolchains,
     cache.cache,
@@ -114,9 +115,11 @@ def _terminate(_signal: int, _frame: object) -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """Exit at once: Beam's worker threads, which outlive an interrupted pipeline, would be waited for."""
+    """Exit at once: threads that outlive an interrupted pipeline, or that hang in a read, would be waited for."""
+    from migrate import deadline
+
     sys.stdout.flush()
     sys.stderr.flush()
-    if code == ExitCode.INTERRUPTED:
+    if code == ExitCode.INTERRUPTED or deadline.abandoned():
         os._exit(code)
     sys.exit(code)

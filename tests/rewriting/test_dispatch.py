@@ -13,7 +13,6 @@ from tests.rewriting.conftest import Run, make_run, random_array
 
 
 def work_of(run: Run, *, without: tuple[int, ...] = ()) -> Work:
-    rewrite.allow(run.destination)
     items = tuple(item for number, item in enumerate(run.plan.items) if number not in without)
     return Work(items, run.request, run.destination)
 
@@ -69,7 +68,6 @@ def test_another_plan_than_the_drivers_is_not_unpickled(two_arrays: Run, tmp_pat
 
 def test_a_stopped_run_reads_no_plan(two_arrays: Run) -> None:
     sent, _ = dispatch.dispatch("job", work_of(two_arrays))
-    rewrite.stop(two_arrays.destination)
+    rewrite.stop(sent.destination)
     with pytest.raises(rewrite.StoppedError):
         dispatch.item(sent, 0)
-    rewrite.allow(two_arrays.destination)
