@@ -1,0 +1,140 @@
+"""Time and memory of loading weights into a program's formats, on a mesh of 8 simulated CPU devices.
+
+A checkpoint in row shards, C order; the target is sharded by columns, with all dimensions reversed:
+
+  old      Orbax restores the old checkpoint, ``ArrayRestoreArgs`` with the target's Format
+  export   Orbax restores an export of it, likewise
+  load     what ``migrate.load`` does for the same export: read in storage order, put on the devices, no relayout
+
+Each in a process of its own, in turns. Memory is the peak of the process, in multiples of the weights.
+
+    python benchmarks/load.py [--scale 0.3] [--turns 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import processes
+import rewrite
+import synthetic
+
+CASE = synthetic.CASES["reversed"]
+WAYS = ("old", "export", "load")
+
+
+def formats(devices: Any, shape: tuple[int, ...]) -> tuple[Any, tuple[tuple[str, ...], ...]]:
+    """The Format of an array of the target, and its partition."""
+    from jax.experimental.layout import Format, Layout
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    partition: list[tuple[str, ...]] = [()] * len(shape)
+    if synthetic.shards(shape) > 1:
+        partition[CASE.sharded_axis] = ("x",)
+    spec = PartitionSpec(*(axes or None for axes in partition))
+    return Format(Layout(CASE.order(len(shape))), NamedSharding(devices, spec)), tuple(partition)
+
+
+def with_orbax(directory: str) -> float:
+    import jax
+    import orbax.checkpoint as ocp
+
+    devices = jax.make_mesh((synthetic.MESH_SHARDS,), ("x",))
+    started = time.perf_counter()
+    checkpointer = ocp.PyTreeCheckpointer()
+    metadata = checkpointer.metadata(directory).item_metadata.tree
+    wanted = {
+        name: ocp.ArrayRestoreArgs(sharding=formats(devices, tuple(leaf.shape))[0]) for name, leaf in metadata.items()
+    }
+    jax.block_until_ready(checkpointer.restore(directory, restore_args=wanted))
+    return time.perf_counter() - started
+
+
+def with_load(directory: str) -> float:
+    import jax
+
+    from migrate import export, loader
+    from migrate.signature import DeviceMemory, ParameterSpec, Signature
+
+    devices = jax.make_mesh((synthetic.MESH_SHARDS,), ("x",))
+    found = export.open_export(directory)
+    parameters = [
+        ParameterSpec(
+            number=number,
+            argument="params",
+            path=record.path,
+            sequence_levels=record.sequence_levels,
+            shape=record.stored.shape,
+            dtype=record.stored.dtype,
+            partition=formats(devices, record.stored.shape)[1],
+            shard_shape=synthetic.sharded(record.stored.shape, CASE.sharded_axis),
+            major_to_minor=record.stored.major_to_minor,
+            is_weight=True,
+        )
+        for number, record in enumerate(found.parameter_set().arrays)
+    ]
+    fingerprint = found.manifest.programs[0].fingerprint
+    signature = Signature("main", tuple(parameters), fingerprint, DeviceMemory(0, 0, 0, 0))
+    started = time.perf_counter()
+    # without the executable, which a synthetic checkpoint has none of
+    jax.block_until_ready(loader._read_weights(found, signature, devices, {}))
+    return time.perf_counter() - started
+
+
+def one(way: str, directory: str) -> None:
+    print(json.dumps({"seconds": with_load(directory) if way == "load" else with_orbax(directory)}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", type=float, default=0.3)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--directory")
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        one(*options.one)
+        return
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    root = Path(tempfile.mkdtemp(prefix="reexport-benchmark-", dir=options.directory))
+    try:
+        arrays = synthetic.shapes("mixed", options.scale)
+        nbytes = synthetic.nbytes(arrays)
+        synthetic.write_source(root / "source", arrays)
+        processes.measure(
+            processes.python(rewrite.__file__, "--one", "reexport", "reversed", str(root / "source"), str(root / "out"))
+        )
+        parameters = next((root / "out" / "params").iterdir())
+        places = {"old": root / "source", "export": parameters, "load": root / "out" / "exports" / "benchmark"}
+        results: dict[str, list[processes.Measured]] = {way: [] for way in WAYS}
+        for _ in range(options.turns):
+            for way in WAYS:
+                command = processes.python(__file__, "--one", way, str(places[way]))
+                results[way].append(processes.measure(command, rewrite.MESH))
+        print(f"{nbytes / 1e9:.2f} GB in {len(arrays):,} arrays, {options.turns} turns; load {os.getloadavg()[0]:.1f}")
+        print(f"{'way':8} {'seconds':>8} {'GB/s':>6} {'peak MB':>8} {'of weights':>10} {'load is faster by':>18}")
+        for way, turns in results.items():
+            seconds = statistics.median(turn.told["seconds"] for turn in turns)
+            peak = max(turn.peak_bytes for turn in turns)
+            ratio = statistics.median(
+                a.told["seconds"] / b.told["seconds"] for a, b in zip(turns, results["load"], strict=True)
+            )
+            print(
+                f"{way:8} {seconds:8.2f} {nbytes / 1e9 / seconds:6.2f} {peak / 1e6:8.0f} {peak / nbytes:10.2f}"
+                f" {ratio:18.2f}"
+            )
+    finally:
+        shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
