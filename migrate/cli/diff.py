@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from migrate.cli.options import example, json_option, print_json, stages
+from migrate.cli.pages import html_option, write_page
 
 if TYPE_CHECKING:
     from migrate.difference import Difference
@@ -18,7 +19,8 @@ _KEYS = ("topology", "libtpu", "layout")
 """Keys of a target that have an option of their own for each side, such as ``--b-libtpu``."""
 
 
-def _side_options(command: Command) -> Command:
+def side_options(command: Command) -> Command:
+    """Add the options that set keys of one side's target."""
     for side in ("b", "a"):
         for key in reversed(_KEYS):
             command = click.option(f"--{side}-{key}", metavar="VALUE", help=f"The same as --{side} {key}=VALUE.")(
@@ -40,7 +42,7 @@ def _side_options(command: Command) -> Command:
 )
 @click.argument("a")
 @click.argument("b", required=False)
-@_side_options
+@side_options
 @click.option(
     "--target", multiple=True, metavar="KEY=VALUE", help="Set a key of the target of each side that is a job."
 )
@@ -51,6 +53,7 @@ def _side_options(command: Command) -> Command:
     help="Find the version of libtpu in this range that changes what the job or export A expects.",
 )
 @click.option("--program", help="Which program, where there are several.")
+@html_option
 @json_option
 def diff(
     *,
@@ -59,6 +62,7 @@ def diff(
     target: tuple[str, ...],
     versions: str | None,
     program: str | None,
+    html: str | None,
     as_json: bool,
     **sides: Any,
 ) -> None:
@@ -78,23 +82,30 @@ def diff(
 
     if versions is not None:
         given = [f"--{name.replace('_settings', '').replace('_', '-')}" for name, value in sides.items() if value]
+        if html is not None:
+            raise click.UsageError("--html shows two sides: give the two versions as A and B, with --b-libtpu")
         if given or b not in {None, a}:
             raise click.UsageError(f"--libtpu compares a job with itself: leave out {', '.join(given) or 'B'}")
         same = _range(a, versions, target, program, as_json)
     elif b is None:
         raise click.UsageError("give B, or --libtpu OLD..NEW for one job under several versions of libtpu")
     else:
-        same = _two(a, b, target=target, sides=sides, program=program, as_json=as_json).same_layouts
+        difference, labels = compare_sides(a, b, target=target, sides=sides, program=program)
+        _show(difference, labels, as_json=as_json)
+        if html is not None:
+            from migrate.report.html import contents
+
+            write_page(html, contents.of_difference(difference, labels))
+        same = difference.same_layouts
     if not same:
         raise click.exceptions.Exit(int(ExitCode.MISMATCH))
 
 
-def _two(
-    a: str, b: str, *, target: tuple[str, ...], sides: dict[str, Any], program: str | None, as_json: bool
-) -> Difference:
+def compare_sides(
+    a: str, b: str, *, target: tuple[str, ...], sides: dict[str, Any], program: str | None
+) -> tuple[Difference, tuple[str, str]]:
+    """The difference of what ``a`` and ``b`` stand for, and what they are called; compiles where one is a job."""
     from migrate.difference import DEFAULT_MAX_CHUNK_BYTES, compare_signatures
-    from migrate.report import terminal
-    from migrate.report.difference import show_difference
     from migrate.sides import is_job, open_side
 
     if target and not (is_job(a) or is_job(b)):
@@ -114,12 +125,17 @@ def _two(
     )
     # what will be written is written by the job of B
     limit = other.max_chunk_bytes or one.max_chunk_bytes or DEFAULT_MAX_CHUNK_BYTES
-    difference = compare_signatures(one.signature, other.signature, max_chunk_bytes=limit)
+    return compare_signatures(one.signature, other.signature, max_chunk_bytes=limit), (one.label, other.label)
+
+
+def _show(difference: Difference, labels: tuple[str, str], *, as_json: bool) -> None:
+    from migrate.report import terminal
+    from migrate.report.difference import show_difference
+
     if as_json:
-        print_json({"a": one.label, "b": other.label, **difference.to_json()})
+        print_json({"a": labels[0], "b": labels[1], **difference.to_json()})
     else:
-        show_difference(terminal.console(), difference, (one.label, other.label))
-    return difference
+        show_difference(terminal.console(), difference, labels)
 
 
 def _own(side: str, sides: dict[str, Any]) -> list[str]:

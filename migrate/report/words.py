@@ -57,6 +57,8 @@ def compiler(fingerprint: Fingerprint) -> str:
 def percent(part: float, whole: float) -> str:
     """``12 %``; below 10 with one decimal; ``0 %`` where there is no whole."""
     share = 100 * part / whole if whole else 0.0
+    if 0 < share < 0.05:
+        return "< 0.1 %"
     return f"{share:.0f} %" if share >= 9.95 or not share else f"{share:.1f} %"
 
 
