@@ -6,7 +6,8 @@ A checkpoint in row shards, C order; the target is sharded by columns, with all 
   export   Orbax restores an export of it, likewise
   load     what ``migrate.load`` does for the same export: read in storage order, put on the devices, no relayout
 
-Each in a process of its own, in turns. Memory is the peak of the process, in multiples of the weights.
+Each in a process of its own, in turns. Memory is by how much the process
+grew at most, also in multiples of the weights.
 
     python benchmarks/load.py [--scale 0.3] [--turns 3]
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import shutil
 import statistics
 import sys
@@ -44,11 +46,12 @@ def formats(devices: Any, shape: tuple[int, ...]) -> tuple[Any, tuple[tuple[str,
     return Format(Layout(CASE.order(len(shape))), NamedSharding(devices, spec)), tuple(partition)
 
 
-def with_orbax(directory: str) -> float:
+def with_orbax(directory: str) -> tuple[float, int]:
     import jax
     import orbax.checkpoint as ocp
 
     devices = jax.make_mesh((synthetic.MESH_SHARDS,), ("x",))
+    before_bytes = resident_bytes()
     started = time.perf_counter()
     checkpointer = ocp.PyTreeCheckpointer()
     metadata = checkpointer.metadata(directory).item_metadata.tree
@@ -56,10 +59,10 @@ def with_orbax(directory: str) -> float:
         name: ocp.ArrayRestoreArgs(sharding=formats(devices, tuple(leaf.shape))[0]) for name, leaf in metadata.items()
     }
     jax.block_until_ready(checkpointer.restore(directory, restore_args=wanted))
-    return time.perf_counter() - started
+    return time.perf_counter() - started, before_bytes
 
 
-def with_load(directory: str) -> float:
+def with_load(directory: str) -> tuple[float, int]:
     import jax
 
     from migrate import export, loader
@@ -84,14 +87,23 @@ def with_load(directory: str) -> float:
     ]
     fingerprint = found.manifest.programs[0].fingerprint
     signature = Signature("main", tuple(parameters), fingerprint, DeviceMemory(0, 0, 0, 0))
+    before_bytes = resident_bytes()
     started = time.perf_counter()
     # without the executable, which a synthetic checkpoint has none of
     jax.block_until_ready(loader._read_weights(found, signature, devices, {}))
-    return time.perf_counter() - started
+    return time.perf_counter() - started, before_bytes
 
 
 def one(way: str, directory: str) -> None:
-    print(json.dumps({"seconds": with_load(directory) if way == "load" else with_orbax(directory)}))
+    seconds, before_bytes = with_load(directory) if way == "load" else with_orbax(directory)
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"seconds": seconds, "grown_bytes": peak_bytes - before_bytes}))
+
+
+def resident_bytes() -> int:
+    """Of this process, now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
 
 
 def main() -> None:
@@ -121,10 +133,10 @@ def main() -> None:
                 command = processes.python(__file__, "--one", way, str(places[way]))
                 results[way].append(processes.measure(command, rewrite.MESH))
         print(f"{nbytes / 1e9:.2f} GB in {len(arrays):,} arrays, {options.turns} turns; load {os.getloadavg()[0]:.1f}")
-        print(f"{'way':8} {'seconds':>8} {'GB/s':>6} {'peak MB':>8} {'of weights':>10} {'load is faster by':>18}")
+        print(f"{'way':8} {'seconds':>8} {'GB/s':>6} {'grew MB':>8} {'of weights':>10} {'load is faster by':>18}")
         for way, turns in results.items():
             seconds = statistics.median(turn.told["seconds"] for turn in turns)
-            peak = max(turn.peak_bytes for turn in turns)
+            peak = max(turn.told["grown_bytes"] for turn in turns)
             ratio = statistics.median(
                 a.told["seconds"] / b.told["seconds"] for a, b in zip(turns, results["load"], strict=True)
             )

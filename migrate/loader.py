@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -153,8 +154,8 @@ def _read_weights(
     records = {record.path: record for record in export.parameter_set().arrays if record.tree == "params"}
     database = arrays.root_database(export.parameters_uri)
     loaded: dict[int, jax.Array] = {}
-    pending: _Pending | None = None
-    # one array is read while the one before it goes to its devices
+    pending: deque[_Pending] = deque()
+    # arrays are read while those before them go to their devices
     for parameter in signature.weights:
         if parameter.path in given:
             _check_given(parameter, given[parameter.path], mesh)
@@ -162,12 +163,12 @@ def _read_weights(
             continue
         if parameter.path not in records:
             raise VerificationError(f"the export holds no array for parameter {parameter.name}", where=export.uri)
-        following = _Pending(records[parameter.path], parameter, mesh, database)
-        if pending is not None:
-            loaded[pending.parameter.number] = pending.array()
-        pending = following
-    if pending is not None:
-        loaded[pending.parameter.number] = pending.array()
+        pending.append(_Pending(records[parameter.path], parameter, mesh, database))
+        while len(pending) > 1 and sum(each.nbytes for each in pending) > _AHEAD_BYTES:
+            first = pending.popleft()
+            loaded[first.parameter.number] = first.array()
+    for each in pending:
+        loaded[each.parameter.number] = each.array()
     return loaded
 
 
@@ -191,11 +192,16 @@ def _check_given(parameter: ParameterSpec, array: Any, mesh: Mesh) -> None:
     )
 
 
+_AHEAD_BYTES = 32 << 20
+"""Of arrays that are read ahead; a larger one is read while the one before it goes to its devices."""
+
+
 class _Pending:
     """An array whose shards are being read."""
 
     def __init__(self, record: ArrayRecord, parameter: ParameterSpec, mesh: Mesh, database: dict[str, Any]) -> None:
         self.parameter = parameter
+        self.nbytes = record.stored.nbytes
         self._record = record
         self._order = parameter.major_to_minor
         self._sharding = _sharding(parameter, mesh)
