@@ -22,7 +22,7 @@ class CopiedLayout(Section):
 class StatedLayout(Section):
     """``{major_to_minor: [1, 0]}``: a dimension order; the compiler adds the tiles."""
 
-    major_to_minor: tuple[int, ...]
+    major_to_minor: tuple[int, ...] = Field(description="Every dimension once, the one that changes slowest first.")
 
     @field_validator("major_to_minor")
     @classmethod
@@ -62,7 +62,7 @@ class LayoutRule(Section):
     """A policy for some of a program's arrays."""
 
     parameters: Pattern
-    layout: ParameterPolicy
+    layout: ParameterPolicy = Field(description="Who decides the layout of these arrays.")
 
     @field_validator("parameters")
     @classmethod

@@ -143,7 +143,7 @@ class SliceRule(_PatternRule):
     """Keep a range of one dimension."""
 
     slice: Pattern
-    axis: int = Field(0, ge=0)
+    axis: int = Field(0, ge=0, description="The dimension.")
     start: int = Field(0, ge=0, description="First index kept.")
     stop: int = Field(ge=0, description="One past the last index kept.")
 
@@ -152,7 +152,7 @@ class PadRule(_PatternRule):
     """Lengthen one dimension at its end, e.g. a vocabulary."""
 
     pad: Pattern
-    axis: int = Field(0, ge=0)
+    axis: int = Field(0, ge=0, description="The dimension.")
     length: int = Field(ge=0, description="The extent afterwards.")
     fill: float = Field(description="The value of the new elements; it must be stated.")
 

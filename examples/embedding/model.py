@@ -1,7 +1,8 @@
 """The sentence encoder all-MiniLM-L6-v2 in plain JAX: BERT with six layers, mean pooling, unit length.
 
 ``embedding_pipeline_step`` is the entry of the job files beside this module. The layers are one scan over stacked
-parameters, and query, key and value keep their heads as a dimension of 32: the kind of array of which TPU layouts differ.
+parameters. Query, key and value keep the size of their heads, 32, as a dimension: arrays whose TPU layouts are of
+interest, since a minor dimension of 32 would be padded to 128.
 """
 
 from __future__ import annotations

@@ -18,5 +18,7 @@ program = migrate.load(sys.argv[1])
 restored = ocp.StandardCheckpointer().restore(program.export.parameters_uri)
 # the right values on the right devices, in the layouts that jax.device_put gives
 params = jax.tree.map(lambda leaf, like: jax.device_put(np.asarray(leaf), like.sharding), restored, program.params)
-tokens, mask = (jax.device_put(np.zeros((8, 64), np.int32), format_) for format_ in program.compiled.input_formats[0][1:])
+tokens, mask = (
+    jax.device_put(np.zeros((8, 64), np.int32), format_) for format_ in program.compiled.input_formats[0][1:]
+)
 program.compiled(params, tokens, mask)
