@@ -7,8 +7,6 @@ LATEST moves last, and only if nobody else moved it. A crash anywhere leaves the
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
 import threading
 import time
 import uuid
@@ -16,14 +14,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Protocol
 
 from migrate import history, notify, pointer, storage
 from migrate.assessment import Assessment, assess, unusable
 from migrate.audit import verify_export
+from migrate.batch import compile_into_cache
 from migrate.collector import collect
-from migrate.compiler.parallel import compile_all
 from migrate.driver import run_prepared
 from migrate.errors import NotAnExportError, OutputConflictError, ReexportError, VerificationError
 from migrate.export import Export, Paths
@@ -96,31 +93,14 @@ def reconcile(
 
 def _assess_all(fleet: Fleet, cells: Sequence[Cell], listener: Listener, stack: ExitStack) -> tuple[Assessment, ...]:
     """Prepare every cell; the compile directories of those that need work live as long as ``stack``."""
-    refused = _compile(fleet, cells, listener)
+    listener.compiling(cells)
+    refused = compile_into_cache({cell.name: cell.job for cell in cells}, fleet.concurrency.compiles)
     found = []
     for cell in cells:
         assessment = _assess(cell, refused.get(cell.name), stack)
         listener.assessed(assessment)
         found.append(assessment)
     return tuple(found)
-
-
-def _compile(fleet: Fleet, cells: Sequence[Cell], listener: Listener) -> dict[str, ReexportError]:
-    """Fill the compile cache, distinct programs side by side; the errors of those that do not compile, by cell."""
-    cached = [cell for cell in cells if cell.job.compile.cache]
-    if not cached:
-        return {}
-    listener.compiling(cached)
-    directory = Path(tempfile.mkdtemp(prefix="reexport-compile-"))
-    keep = False
-    try:
-        results = compile_all([cell.job for cell in cached], directory, compile_jobs=fleet.concurrency.compiles)
-        refused = {c.name: r for c, r in zip(cached, results, strict=True) if isinstance(r, ReexportError)}
-        keep = any(str(directory) in str(error) for error in refused.values())  # for the log that it names
-    finally:
-        if not keep:
-            shutil.rmtree(directory, ignore_errors=True)
-    return refused
 
 
 def _assess(cell: Cell, refused: ReexportError | None, stack: ExitStack) -> Assessment:
