@@ -208,6 +208,8 @@ LIGHT = {
     "migrate.planner": ("jax", "tensorstore", "orbax", "apache_beam"),
     "migrate.config": ("jax", "tensorstore", "numpy", "apache_beam"),
     "migrate.cli": ("jax", "tensorstore", "apache_beam", "numpy", "pydantic", "rich"),  # `reexport --help`
+    "migrate.report.html.contents": ("jax", "tensorstore", "apache_beam", "numpy", "rich"),
+    "migrate.report.html.page": ("jax", "tensorstore", "apache_beam", "numpy", "rich"),
     "migrate.compiler": ("jax", "jaxlib", "libtpu", "apache_beam"),
     "migrate.compiler.toolchains": ("jax", "jaxlib", "libtpu"),
     "migrate.driver": ("jax", "apache_beam", "orbax"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from migrate import costs, topologies
 from migrate.errors import TargetError
 from migrate.report.html.document import Document, FingerprintRow, Kind, Memory, Stage, Verification
-from migrate.report.html.memory import most_wasted, split_groups
+from migrate.report.html.memory import most_wasted, sizes, split_groups
 from migrate.report.html.specs import ParameterTable, role
 from migrate.report.text import format_bytes, format_seconds, format_uri, plural
 from migrate.report.words import compiler, mesh, pairs, parameter_name, percent, printable, verdict
@@ -220,11 +220,12 @@ def _table(
 
 
 def _device_words(signature: Signature) -> str:
-    padding = signature.device_bytes - sum(p.unpadded_bytes for p in signature.parameters)
-    lost = f", {percent(padding, signature.device_bytes)} of it tile padding" if padding else ", none of it padding"
+    nbytes = sum(sizes(p)[0] for p in signature.parameters)
+    padding = nbytes - sum(sizes(p)[1] for p in signature.parameters)
+    lost = f", {percent(padding, nbytes)} of it tile padding" if padding else ", none of it padding"
     return (
         f"each of {plural(signature.device_count, 'device')} of {signature.fingerprint.topology} holds "
-        f"{format_bytes(signature.device_bytes)} of parameters{lost}"
+        f"{format_bytes(nbytes)} of parameters{lost}"
     )
 
 
@@ -239,7 +240,7 @@ def _target(fingerprint: Fingerprint) -> list[tuple[str, str]]:
 
 def _memory(signature: Signature, title: str) -> Memory:
     parameters, memory = signature.parameters, signature.memory
-    padded = [p for p in parameters if p.device_bytes > p.unpadded_bytes]
+    both = [sizes(p) for p in parameters]
     conflicts = len(costs.conflicts(signature))
     if conflicts:
         title += f" ({plural(conflicts, 'parameter')} laid out as another program wants it)"
@@ -247,9 +248,9 @@ def _memory(signature: Signature, title: str) -> Memory:
         title=title,
         groups=split_groups(parameters),
         waste=most_wasted(parameters),
-        wasted_layouts=len(padded),
-        nbytes=signature.device_bytes,
-        padding_bytes=sum(p.device_bytes - p.unpadded_bytes for p in padded),
+        padded=sum(nbytes > dense for nbytes, dense in both),
+        nbytes=sum(nbytes for nbytes, _ in both),
+        padding_bytes=sum(nbytes - dense for nbytes, dense in both),
         default_bytes=signature.default_device_bytes,
         figures=(
             ("parameters", memory.argument_bytes),

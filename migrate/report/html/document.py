@@ -18,7 +18,7 @@ class Memory:
     title: str
     groups: Sequence[Group]
     waste: Sequence[Waste]
-    wasted_layouts: int
+    padded: int
     """How many parameters are padded at all."""
     nbytes: int
     """All parameters."""

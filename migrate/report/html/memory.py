@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from migrate.layout import ArrayShape, Layout, xla_dtype
 from migrate.padding import padding_words
 from migrate.report.words import parameter_name, printable
 from migrate.signature import ParameterSpec
@@ -49,6 +51,27 @@ class Waste:
     """Bytes of all of them in default layouts; None if unknown."""
     why: str
     """The steps of the arithmetic that pad."""
+
+
+def sizes(parameter: ParameterSpec) -> tuple[int, int]:
+    """Bytes of a parameter on each device, with and without padding; worked out once for each layout."""
+    p = parameter
+    return _sizes(p.dtype, p.shard_shape, p.major_to_minor, p.tiles, p.element_bits)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _sizes(
+    dtype: str,
+    shard_shape: tuple[int, ...],
+    major_to_minor: tuple[int, ...],
+    tiles: tuple[tuple[int, ...], ...],
+    element_bits: int,
+) -> tuple[int, int]:
+    tiled, dense = (
+        ArrayShape(xla_dtype(dtype), shard_shape, Layout(major_to_minor[::-1], of, element_bits=element_bits))
+        for of in (tiles, ())
+    )
+    return tiled.device_bytes, dense.device_bytes
 
 
 def split_groups(parameters: Iterable[ParameterSpec], most: int = MOST_GROUPS) -> list[Group]:
@@ -98,7 +121,8 @@ class _Member:
     @classmethod
     def of(cls, parameter: ParameterSpec) -> _Member:
         own = (parameter.argument, *parameter.path)
-        return cls(_general(parameter), own, parameter.unpadded_bytes, parameter.device_bytes)
+        nbytes, dense = sizes(parameter)
+        return cls(_general(parameter), own, dense, nbytes)
 
 
 def _named(prefix: tuple[str, ...], found: list[_Member]) -> str:
@@ -110,15 +134,12 @@ def _named(prefix: tuple[str, ...], found: list[_Member]) -> str:
 def most_wasted(parameters: Iterable[ParameterSpec], most: int = 12) -> list[Waste]:
     """The layouts that lose most bytes to padding, equal ones of like-named parameters together; at most ``most``."""
     together: dict[tuple[object, ...], list[ParameterSpec]] = {}
-    for parameter in parameters:
-        together.setdefault((_general(parameter), parameter.shard, parameter.default_device_bytes), []).append(
-            parameter
-        )
-    lost = {
-        key: (found[0].device_bytes - found[0].unpadded_bytes) * len(found)
-        for key, found in together.items()
-        if found[0].device_bytes > found[0].unpadded_bytes
-    }
+    for p in parameters:
+        nbytes, dense = sizes(p)
+        if nbytes > dense:
+            layout = (p.shard_shape, p.dtype, p.major_to_minor, p.tiles, p.element_bits, p.default_device_bytes)
+            together.setdefault((_general(p), layout), []).append(p)
+    lost = {key: (sizes(found[0])[0] - sizes(found[0])[1]) * len(found) for key, found in together.items()}
     ranked = sorted(lost, key=lambda key: (-lost[key], str(key)))[:most]
     return [_waste(together[key], lost[key]) for key in ranked]
 
@@ -132,7 +153,7 @@ def _waste(found: list[ParameterSpec], lost: int) -> Waste:
         name=printable(name),
         count=len(found),
         layout=str(first.shard),
-        nbytes=first.device_bytes * len(found),
+        nbytes=sizes(first)[0] * len(found),
         padding_bytes=lost,
         default_bytes=None if default is None else default * len(found),
         why="; ".join(lines) or "the elements of this dtype take more bits in this layout",
