@@ -64,9 +64,7 @@ def blocks_of(page: Path) -> list[Block]:
         not_run = re.fullmatch(r"<!-- not run: (.+) -->", before.strip())
         code = re.fullmatch(r"<!-- exit code (\d+) -->", before.strip())
         text = "\n".join(line.removeprefix(fence[1]) for line in lines[index + 1 : end]) + "\n"
-        found.append(
-            Block(page, index + 1, fence[3], text, not_run[1] if not_run else "", int(code[1]) if code else 0)
-        )
+        found.append(Block(page, index + 1, fence[3], text, not_run[1] if not_run else "", int(code[1]) if code else 0))
         index = end + 1
     return found
 
