@@ -110,6 +110,12 @@ class Difference:
             sum(change.after.device_bytes for change in self.parameters if change.after is not None),
         )
 
+    def _repr_html_(self) -> str:
+        """A short table, which notebooks show."""
+        from migrate.report.notebook import difference_html
+
+        return difference_html(self)
+
     def to_json(self) -> dict[str, object]:
         """A JSON object for ``reexport diff --json``; byte counts are per device unless named otherwise."""
         changed = self.changed_device_bytes()

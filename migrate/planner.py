@@ -122,6 +122,12 @@ class Plan:
         """Bytes of all shards on one device, tile padding included."""
         return sum(array.device_bytes for array in self.arrays)
 
+    def _repr_html_(self) -> str:
+        """A short table, which notebooks show."""
+        from migrate.report.notebook import plan_html
+
+        return plan_html(self)
+
     def to_json(self) -> dict[str, object]:
         """A JSON object for ``reexport plan --json``; byte counts are logical unless named otherwise."""
         return {

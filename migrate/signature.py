@@ -198,6 +198,12 @@ class Signature:
         """Number of devices of the mesh."""
         return math.prod(extent for _, extent in self.fingerprint.mesh)
 
+    def _repr_html_(self) -> str:
+        """A short table, which notebooks show."""
+        from migrate.report.notebook import signature_html
+
+        return signature_html(self)
+
     def to_json(self) -> str:
         """JSON text that :meth:`from_json` reads back to an equal signature."""
         return _adapter().dump_json(self, indent=1).decode()

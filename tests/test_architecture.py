@@ -106,13 +106,13 @@ LAYERS = {
     "errors": set(),
     "layout": {"errors"},
     "box": set(),
-    "signature": {"errors", "layout"},
+    "signature": {"errors", "layout", "report"},  # for notebooks
     "messages": {"errors", "layout"},
     "padding": {"layout"},
     "causes": {"layout", "messages", "padding", "signature"},
     "explain": {"causes", "layout", "messages", "padding", "signature"},
     "environment": {"errors", "signature"},
-    "difference": {"chunking", "layout", "signature"},
+    "difference": {"chunking", "layout", "report", "signature"},
     "bisect": set(),
     "yaml_files": {"errors"},
     "pointer": {"errors", "manifest", "storage"},
@@ -134,7 +134,7 @@ LAYERS = {
     "transforms": {"cast", "reshape", "rules", "sources", "views"},
     "mapping": {"errors", "rules", "signature", "sources", "transforms", "views", "zarr"},
     "chunking": set(),
-    "planner": {"box", "chunking", "errors", "mapping", "signature", "sources", "zarr"},
+    "planner": {"box", "chunking", "errors", "mapping", "report", "signature", "sources", "zarr"},
 }
 
 
@@ -209,6 +209,7 @@ LIGHT = {
     "migrate.config": ("jax", "tensorstore", "numpy", "apache_beam"),
     "migrate.cli": ("jax", "tensorstore", "apache_beam", "numpy", "pydantic", "rich"),  # `reexport --help`
     "migrate.report.html.contents": ("jax", "tensorstore", "apache_beam", "numpy", "rich"),
+    "migrate.report.notebook": ("jax", "tensorstore", "apache_beam", "numpy", "rich", "pydantic", "jinja2"),
     "migrate.report.html.page": ("jax", "tensorstore", "apache_beam", "numpy", "rich"),
     "migrate.compiler": ("jax", "jaxlib", "libtpu", "apache_beam"),
     "migrate.compiler.toolchains": ("jax", "jaxlib", "libtpu"),
