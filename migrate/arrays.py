@@ -7,6 +7,7 @@ into the root database without copying values. Workers never write ``zarr.json``
 from __future__ import annotations
 
 import hashlib
+import urllib.parse
 from typing import TYPE_CHECKING, Any
 
 from migrate import local_files, storage
@@ -75,6 +76,31 @@ def flush_database(uri: str, writer: str) -> None:
         storage.flush_files(folder, fresh)
         # the manifest is replaced by each commit
         _flushed.update(f"{folder}/{key}" for key in fresh if "/" in key)
+
+
+def data_files(uri: str) -> dict[str, int]:
+    """The files that the OCDBT database at ``uri`` needs, with the bytes each must have at least.
+
+    Raises ValueError or OSError if the database itself cannot be read.
+    """
+    import tensorstore as ts
+
+    base = storage.open_kvstore(uri)
+    versions = ts.ocdbt.dump(base, context=storage.context()).result()["versions"]
+    needed: dict[str, int] = {}
+    pending = [versions[-1]["root"].get("location")]  # an empty tree has no root
+    while pending:
+        location = pending.pop()
+        if location is None:
+            continue
+        # type:base path:file:offset:length, with escapes
+        kind, folder, name, offset, length = location.split(":")
+        file = urllib.parse.unquote(folder) + urllib.parse.unquote(name)
+        needed[file] = max(needed.get(file, 0), int(offset) + int(length))
+        if kind == "btreenode":
+            entries = ts.ocdbt.dump(base, location, context=storage.context()).result()["entries"]
+            pending += [entry.get("location") or entry.get("indirect_value") for entry in entries]
+    return needed
 
 
 def in_storage_order(chunk: np.ndarray) -> bytes | memoryview:

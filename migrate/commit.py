@@ -10,6 +10,7 @@ import datetime
 import math
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from migrate import arrays, export, orbax_metadata, receipt, sources, storage
@@ -149,6 +150,7 @@ def _commit_parameters(plan: Plan, destination: Destination) -> bytes:
             where=f"{part.array.name} {part.box} and others",
             remedy="run the same command again: it does only these items",
         )
+    _check_databases(plan, receipts, destination)
     records = _array_records(plan, receipts)
     owners = _chunk_owners(plan, receipts)
     files: dict[str, FileRecord] = {}
@@ -159,6 +161,43 @@ def _commit_parameters(plan: Plan, destination: Destination) -> bytes:
             files |= {f"{tree}/{name}": FileRecord.of(content) for name, content in written.items()}
     parameter_set = ParameterSet(FORMAT_VERSION, plan.parameter_set, records, files)
     return _create_or_keep(destination.parameters_uri, PARAMETERS_KEY, PARAMETER_SET.dump(parameter_set))
+
+
+_FILES_AT_ONCE = 32
+
+
+def _check_databases(plan: Plan, receipts: Mapping[str, Receipt], destination: Destination) -> None:
+    """Look whether what was verified is there still: a merge copies no values, so it would not miss any.
+
+    A file that was cut short, as by a disk that lost what it had confirmed, costs the receipts that rely on it.
+    """
+    writers = {(part.array.tree, receipts[item.id].writer) for item in plan.items for part in item.parts}
+    problems: dict[str, str] = {}
+    for tree, writer in sorted(writers):
+        uri = storage.join(destination.directory(tree), arrays.writer_directory(writer))
+        try:
+            needed = arrays.data_files(uri)
+        except (ValueError, OSError) as error:
+            problems[writer] = str(storage.storage_error("the database cannot be read", uri, error))
+            continue
+        with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+            whole = list(pool.map(lambda file: _reaches(uri, *file), needed.items()))  # noqa: B023 -- used up here
+        short = [file for file, reaches in zip(needed, whole, strict=True) if not reaches]
+        if short:
+            problems[writer] = f"{uri}/{short[0]} has less than {needed[short[0]]:,} bytes, or is gone"
+    if problems:
+        lost = [item.id for item in plan.items if receipts[item.id].writer in problems]
+        receipt.forget(destination, lost)
+        raise StorageError(
+            f"chunks of {len(lost)} of {len(plan.items)} items were damaged after they had been verified",
+            where=destination.parameters_uri,
+            found=next(iter(problems.values())),
+            remedy="check the storage's health; the same command writes these items again",
+        )
+
+
+def _reaches(uri: str, file: str, nbytes: int) -> bool:
+    return len(storage.read_range(uri, file, nbytes - 1, nbytes)) == 1
 
 
 def _commit_tree(directory: str, records: tuple[ArrayRecord, ...], owners: Mapping[str, str]) -> dict[str, bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -91,6 +91,12 @@ def load_all(destination: Destination, items: Sequence[str]) -> dict[str, Receip
             if text is not None and (receipt := _parse(text)) is not None:
                 found[item] = receipt
     return found
+
+
+def forget(destination: Destination, items: Iterable[str]) -> None:
+    """Have ``items``, by their ids, done again. Raises :class:`migrate.errors.StorageError`."""
+    for item in items:
+        storage.delete(receipts_uri(destination), f"{item}.json")
 
 
 def receipts_uri(destination: Destination) -> str:

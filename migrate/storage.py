@@ -237,8 +237,7 @@ def create(uri: str, key: str, value: bytes) -> Literal["created", "exists"]:
         missing = store.read(key).result()
         if missing.state == "value":
             return "exists"
-        stamp = store.write(key, value, if_equal=missing.stamp.generation).result()
-        return "created" if stamp.generation else "exists"
+        return "created" if _write_if(store, key, value, missing.stamp.generation) else "exists"
 
 
 def replace(uri: str, key: str, value: bytes, *, expected: bytes | None) -> bool:
@@ -254,7 +253,19 @@ def replace(uri: str, key: str, value: bytes, *, expected: bytes | None) -> bool
         present = bytes(found.value) if found.state == "value" else None
         if present != expected:
             return False
-        return bool(store.write(key, value, if_equal=found.stamp.generation).result().generation)
+        return _write_if(store, key, value, found.stamp.generation)
+
+
+def _write_if(store: ts.KvStore, key: str, value: bytes, generation: bytes) -> bool:
+    """Write where the key has this generation; whether ``value`` is what lies there now.
+
+    TensorStore repeats a request whose answer was lost. If that one had been done, the repetition finds another
+    generation than it wants: what it made itself.
+    """
+    if store.write(key, value, if_equal=generation).result().generation:
+        return True
+    found = store.read(key).result()
+    return bool(found.state == "value" and found.value == value)
 
 
 _OWN_PARENTS = 2
