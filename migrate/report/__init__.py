@@ -2,7 +2,8 @@
 
 text        numbers and errors as text
 words       sentences and names that all of them share
-terminal    tables for reading
+tables      tables of text for terminals of any width
+terminal    checkpoints, exports and signatures
 targets     tables of what a target can name
 progress    a job as it runs
 notebook    what notebooks show of a signature, a plan, a difference

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from migrate.report import terminal
 from migrate.report.progress import ConsoleReporter
 from migrate.report.structured import JsonReporter, log, log_error
+from migrate.report.tables import print_table, table
 from migrate.report.text import format_bytes, format_error, format_seconds, plural
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def show_batch(out: Console, result: BatchResult) -> None:
     ]
     rows += [(name, "failed", "", "", "") for name in result.failures]
     columns = [("job", False), ("result", False), ("arrays", True), ("written", True), ("export", False)]
-    terminal.print_table(out, terminal.table(columns, rows))
+    print_table(out, table(columns, rows))
     for name, error in result.failures.items():
         out.print()
         out.print(Text(f"{name}: {format_error(error)}"))

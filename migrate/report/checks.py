@@ -32,7 +32,7 @@ _NAMES_SHOWN = 8
 
 def show_check(out: Console, check: Check) -> None:
     """What was compared, what differs, what it would do, and the verdict."""
-    out.print(Text("export   ", style="bold") + Text(f"{format_uri(check.export)}, program {check.program}"))
+    out.print(Text.assemble(("export   ", "bold"), f"{format_uri(check.export)}, program {check.program}"))
     if check.difference is not None:
         show_changes(out, check.difference)
         effects: dict[str, list[str]] = {}

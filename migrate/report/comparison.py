@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from migrate.report import terminal
+from migrate.report.tables import print_table, table
 from migrate.report.text import format_bytes, format_uri, plural
 
 if TYPE_CHECKING:
@@ -31,6 +31,6 @@ def show_comparison(out: Console, comparison: Comparison) -> None:
     shown = comparison.differences[:_MOST_SHOWN]
     rows = [(d.name if d.tree == "params" else f"{d.name} (carried)", d.expected, d.found) for d in shown]
     columns = [("array", False), ("in the export", False), ("there", False)]
-    terminal.print_table(out, terminal.table(columns, rows))
+    print_table(out, table(columns, rows))
     if count > _MOST_SHOWN:
         out.print(f"and {count - _MOST_SHOWN} more")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from migrate.report.terminal import TextTable, print_table, table
+from migrate.report.tables import TextTable, print_table, table
 from migrate.report.text import format_bytes, format_shape
 from migrate.report.words import pairs, sharding, verdict
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def show_difference(out: Console, difference: Difference, labels: tuple[str, str]) -> None:
     """Both sides, what the fingerprints differ in, a line a changed parameter, sums, and the verdict."""
     for name, label in zip(("A", "B"), labels, strict=True):
-        out.print(Text(f"{name}  ", style="bold") + Text(label), soft_wrap=True)
+        out.print(Text.assemble((f"{name}  ", "bold"), label), soft_wrap=True)
     show_changes(out, difference)
     print_table(out, _sums(difference))
     out.print()

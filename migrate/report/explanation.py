@@ -60,4 +60,4 @@ def _show_side(out: Console, label: str, side: ExplainedSide, *, whole: bool) ->
 
 def _line(out: Console, label: str, text: str) -> None:
     # long words such as shapes must stay whole, to be copied
-    out.print(Text(f"{label:12}", style="bold") + Text(text), soft_wrap=True)
+    out.print(Text.assemble((f"{label:12}", "bold"), text), soft_wrap=True)

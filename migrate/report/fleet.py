@@ -10,7 +10,7 @@ from rich.console import Console
 
 from migrate.outcome import RESULTS
 from migrate.report.progress import ConsoleReporter
-from migrate.report.terminal import print_table, table
+from migrate.report.tables import print_table, table
 from migrate.report.text import format_bytes, format_error, format_seconds, format_uri, plural
 
 if TYPE_CHECKING:

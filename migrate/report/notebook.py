@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from migrate.report.text import format_bytes, format_grid, format_shape, plural
-from migrate.report.words import compiler, mesh, parameter_name, percent, printable, sharding, verdict
+from migrate.report.text import format_bytes, format_grid, format_shape, plural, printable
+from migrate.report.words import compiler, mesh, parameter_name, percent, sharding, verdict
 
 if TYPE_CHECKING:
     from migrate.difference import Difference, ParameterChange

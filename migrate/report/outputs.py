@@ -10,7 +10,7 @@ from migrate.collector import Collected
 from migrate.conflict import Outlook
 from migrate.durations import format_span
 from migrate.publication import Listed
-from migrate.report.terminal import print_table, table
+from migrate.report.tables import print_table, table
 from migrate.report.text import format_bytes, format_uri, plural
 
 

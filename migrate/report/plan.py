@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from migrate import costs
-from migrate.report.terminal import print_facts, print_table, table
+from migrate.report.tables import print_facts, print_table, table
 from migrate.report.text import format_bytes, format_grid, format_seconds, format_shape, format_uri, plural
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from migrate.report.terminal import print_table, table
+from migrate.report.tables import print_table, table
 from migrate.report.text import format_bytes, format_seconds, format_uri, plural
 
 if TYPE_CHECKING:

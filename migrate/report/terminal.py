@@ -1,17 +1,15 @@
-"""Tables for a terminal: checkpoints, exports, signatures."""
+"""The consoles of a command, and what it prints of checkpoints, exports and signatures."""
 
 from __future__ import annotations
 
-import itertools
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from migrate.report.tables import print_facts, print_table, table
 from migrate.report.text import format_bytes, format_grid, format_seconds, format_shape, format_uri, plural
 
 if TYPE_CHECKING:
@@ -38,47 +36,6 @@ def console(*, stderr: bool = False) -> Console:
         emoji=False,
         soft_wrap=False,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class TextTable:
-    """Rows of literal text under headings. Laid out by hand: rich takes seconds for 20,000 rows."""
-
-    columns: Sequence[tuple[str, bool]]
-    """(heading, whether it holds numbers, which stand to the right)."""
-    rows: Sequence[Sequence[str]]
-
-    def lines(self) -> list[str]:
-        """Heading and rows at their natural width."""
-        cells = [[heading for heading, _ in self.columns], *self.rows]
-        widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
-        numbers = [number for _, number in self.columns]
-        return ["  ".join(_padded(*cell) for cell in zip(row, widths, numbers, strict=True)).rstrip() for row in cells]
-
-
-def _padded(text: str, width: int, number: bool) -> str:
-    space = " " * (width - cell_len(text))
-    return space + text if number else text + space
-
-
-def table(columns: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]]) -> TextTable:
-    """A table of (heading, is a number) columns; every cell is literal text, of one or several lines."""
-    lines = (itertools.zip_longest(*(cell.split("\n") for cell in row), fillvalue="") for row in rows)
-    return TextTable(columns, [line for row in lines for line in row])
-
-
-def print_table(out: Console, table: TextTable) -> None:
-    """Print a table at its natural width: a narrow terminal wraps whole lines, which beats cells cut in pieces."""
-    heading, *rows = table.lines()
-    out.print(Text(heading, style="bold"), soft_wrap=True)
-    out.file.write("".join(f"{row}\n" for row in rows))
-
-
-def print_facts(out: Console, facts: Sequence[tuple[str, str]]) -> None:
-    """Print (label, text) pairs, one a line."""
-    width = max(len(label) for label, _ in facts) + 2
-    for label, text in facts:
-        out.print(Text(f"{label:{width}}", style="bold") + Text(text), soft_wrap=True)
 
 
 def _carried_fact(export: Export, carried: bool) -> list[tuple[str, str]]:

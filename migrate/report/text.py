@@ -49,7 +49,15 @@ def format_uri(uri: str) -> str:
 
 def format_error(error: ReexportError) -> str:
     """What, where, expected, found, do this: one a line."""
-    return "\n".join([f"error: {error.what}", *(f"  {label + ':':10}{text}" for label, text in error.fields())])
+    lines = [f"error: {error.what}", *(f"  {label + ':':10}{text}" for label, text in error.fields())]
+    return "\n".join(printable(line.expandtabs()) for text in lines for line in text.split("\n"))
+
+
+def printable(text: str) -> str:
+    """``text`` with characters that would not show, or would reorder what stands beside them, as ``\\u202e``."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def plural(count: int, noun: str) -> str:

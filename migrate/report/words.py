@@ -65,10 +65,3 @@ def percent(part: float, whole: float) -> str:
 def parameter_name(parameter: ParameterSpec) -> str:
     """``argument/path``."""
     return "/".join((parameter.argument, *parameter.path))
-
-
-def printable(text: str) -> str:
-    """``text`` with characters that would not show, or would reorder what stands beside them, as ``\\u202e``."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -11,8 +11,8 @@ from migrate.errors import TargetError
 from migrate.report.html.document import Document, FingerprintRow, Kind, Memory, Stage, Verification
 from migrate.report.html.memory import most_wasted, sizes, split_groups
 from migrate.report.html.specs import ParameterTable, role
-from migrate.report.text import format_bytes, format_seconds, format_uri, plural
-from migrate.report.words import compiler, mesh, pairs, parameter_name, percent, printable, verdict
+from migrate.report.text import format_bytes, format_seconds, format_uri, plural, printable
+from migrate.report.words import compiler, mesh, pairs, parameter_name, percent, verdict
 
 if TYPE_CHECKING:
     from migrate.audit import Checked

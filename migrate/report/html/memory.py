@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from migrate.layout import ArrayShape, Layout, xla_dtype
 from migrate.padding import padding_words
-from migrate.report.words import parameter_name, printable
+from migrate.report.text import printable
+from migrate.report.words import parameter_name
 from migrate.signature import ParameterSpec
 
 MOST_GROUPS = 14

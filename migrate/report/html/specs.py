@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from migrate.padding import padding_words
-from migrate.report.text import format_grid, format_shape
-from migrate.report.words import printable
+from migrate.report.text import format_grid, format_shape, printable
 from migrate.signature import CHOSEN_BY, ParameterSpec
 
 if TYPE_CHECKING:
