@@ -177,7 +177,7 @@ def _yaml(value: Any) -> str:
 _PLAIN = {str: "text", int: "integer", float: "number", bool: "`true`, `false`", Any: "any"}
 
 
-def _values(annotation: Any, field: FieldInfo | None = None) -> str:
+def _values(annotation: Any, field: FieldInfo | None = None) -> str:  # noqa: PLR0911 -- one answer a kind of type
     """What a key takes, in words."""
     if field and any("parse_bytes" in repr(entry) for entry in field.metadata):
         return "bytes, such as `64MiB`"

@@ -6,7 +6,7 @@ run in their order in one empty directory with the repository's ``configs``, ``e
 line ``# name.py`` or ``# name.yaml`` makes a block a file there. Before a block an HTML comment can say
 
 ``<!-- not run: REASON -->``   it cannot run here; every such block is listed as a skipped test with its reason
-``<!-- exit code N -->``       the last command ends so
+``<!-- exit code N -->``       the last command ends so; in ``bash`` a comment ``# exit code N`` behind a command says it
 
 What ``console`` shows is compared line by line, but for times, rates and ids; ``...`` stands for lines left out.
 """
@@ -96,7 +96,8 @@ def test_page_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -
         elif block.language == "python" and name is None:
             run(block, [sys.executable, "-c", block.text], directory)
         elif block.language == "bash":
-            run(block, ["bash", "-euc", block.text], directory)
+            lines = re.sub(r"^(.*?) +#.*exit code (\d+).*$", r"\1 || [ $? = \2 ]", block.text, flags=re.MULTILINE)
+            run(block, ["bash", "-euc", lines], directory)
         elif block.language == "console":
             run_console(block, directory)
 
@@ -168,9 +169,9 @@ _CHANGING = (
     (r"\x1b\[[0-9;]*m", ""),
     (r"\b[0-9a-f]{8,64}\b", "ID"),
     (r"\b\d+(\.\d+)? (s|ms|min)\b", "TIME"),
-    (r", \d+(\.\d+)? [KMG]iB/s.*", ""),
+    (r", \d+(\.\d+)? ([KMG]i)?B/s.*", ""),
     (r"compiled in TIME|from the compile cache", "COMPILED"),
-    (r"\b\d\.\de-0\d\b", "SMALL"),
+    (r"\b\d\.\de-\d\d\b", "SMALL"),
     (r"\s+", " "),
 )
 
