@@ -11,6 +11,9 @@ diff        what changes between two executables
 explain     what an error about layouts means
 toolchains  toolchains and its commands: versions of libtpu
 topologies  topologies: names of TPU slices
+report      report: an HTML file
+pages       how commands write such a file
+completion  completion in a shell, and what it offers
 
 Every command imports what it needs when it is called: start-up is a feature.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from migrate.cli.completion import directories
 from migrate.cli.options import example, json_option, print_json, stages
 
 
@@ -11,7 +12,7 @@ from migrate.cli.options import example, json_option, print_json, stages
     short_help="Say whether an export can be used as it is.",
     epilog=example("reexport check out/demo --job configs/demo.yaml"),
 )
-@click.argument("export")
+@click.argument("export", shell_complete=directories)
 @click.option("--program", help="Program of the export, where it has several.")
 @click.option(
     "--devices/--no-devices",

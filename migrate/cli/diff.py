@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from migrate.cli.completion import paths, topologies
 from migrate.cli.options import example, json_option, print_json, stages
 from migrate.cli.pages import html_option, write_page
 
@@ -23,9 +24,12 @@ def side_options(command: Command) -> Command:
     """Add the options that set keys of one side's target."""
     for side in ("b", "a"):
         for key in reversed(_KEYS):
-            command = click.option(f"--{side}-{key}", metavar="VALUE", help=f"The same as --{side} {key}=VALUE.")(
-                command
-            )
+            command = click.option(
+                f"--{side}-{key}",
+                metavar="VALUE",
+                help=f"The same as --{side} {key}=VALUE.",
+                shell_complete=topologies if key == "topology" else None,
+            )(command)
         command = click.option(
             f"--{side}",
             f"{side}_settings",
@@ -40,8 +44,8 @@ def side_options(command: Command) -> Command:
     short_help="Compare what two executables expect.",
     epilog=example("reexport diff configs/demo.yaml configs/demo.yaml --b topology=v6e:2x4"),
 )
-@click.argument("a")
-@click.argument("b", required=False)
+@click.argument("a", shell_complete=paths)
+@click.argument("b", required=False, shell_complete=paths)
 @side_options
 @click.option(
     "--target", multiple=True, metavar="KEY=VALUE", help="Set a key of the target of each side that is a job."

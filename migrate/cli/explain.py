@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from migrate.cli.completion import directories
 from migrate.cli.options import example, json_option, print_json, stages
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 @click.argument("message", required=False)
 @click.option("-f", "--file", type=click.Path(), help="Read the message from a file; a whole log will do.")
 @click.option(
-    "--export", help="The export whose program raised it, or its output: names the parameter, finds the cause."
+    "--export",
+    shell_complete=directories,
+    help="The export whose program raised it, or its output: names the parameter, finds the cause.",
 )
 @click.option(
     "--job",

@@ -7,11 +7,12 @@ import os
 
 import click
 
+from migrate.cli.completion import directories, paths
 from migrate.cli.options import example, json_option, print_json
 
 
 @click.command(short_help="Show a checkpoint or an export.", epilog=example("reexport inspect tests/data/orbax_0.2.7"))
-@click.argument("path")
+@click.argument("path", shell_complete=paths)
 @click.option("--step", type=int, help="Training step; default: the latest committed one.")
 @click.option("--item", help="Item of the step, where it holds several.")
 @json_option
@@ -38,10 +39,15 @@ def inspect(path: str, step: int | None, item: str | None, as_json: bool) -> Non
 
 
 @click.command(short_help="Read a whole export and check it.", epilog=example("reexport verify out/demo"))
-@click.argument("export")
+@click.argument("export", shell_complete=directories)
 @click.option("--source", is_flag=True, help="Read the source again, too, and compare the content of every array.")
 @click.option("--source-path", metavar="URI", help="The same, where the checkpoint lies elsewhere now.")
-@click.option("--against", metavar="EXPORT", help="Compare the content of every array with another export's.")
+@click.option(
+    "--against",
+    metavar="EXPORT",
+    shell_complete=directories,
+    help="Compare the content of every array with another export's.",
+)
 @json_option
 def verify(export: str, source: bool, source_path: str | None, against: str | None, as_json: bool) -> None:
     """Read a whole export and compare it with the digests it was committed with.

@@ -10,7 +10,20 @@ from typing import NoReturn
 
 import click
 
-from migrate.cli import cache, check, diff, explain, fleet, jobs, look, outputs, report, toolchains, topologies
+from migrate.cli import (
+    cache,
+    check,
+    completion,
+    diff,
+    explain,
+    fleet,
+    jobs,
+    look,
+    outputs,
+    report,
+    toolchains,
+    topologies,
+)
 from migrate.cli.options import EXIT_CODES, print_json
 from migrate.errors import ExitCode, ReexportError
 
@@ -49,6 +62,7 @@ for _command in (
     cache.cache,
     topologies.topologies,
     jobs.demo_checkpoint,
+    completion.completion,
 ):
     cli.add_command(_command)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from migrate.cli.completion import directories
 from migrate.cli.options import example, json_option, print_json
 from migrate.retention import DEFAULT_GRACE_SECONDS, DEFAULT_KEEP
 
 
 @click.command("list", short_help="List the exports of an output.", epilog=example("reexport list out/demo"))
-@click.argument("output")
+@click.argument("output", shell_complete=directories)
 @json_option
 def list_(output: str, as_json: bool) -> None:
     """List the committed exports of OUTPUT, newest first, and say which one LATEST names."""
@@ -27,7 +28,7 @@ def list_(output: str, as_json: bool) -> None:
 @click.command(
     short_help="Make an earlier export current again.", epilog=example("reexport rollback out/demo --to 3f6a91c2")
 )
-@click.argument("output")
+@click.argument("output", shell_complete=directories)
 @click.option("--to", metavar="ID", help="The export to go to, or the beginning of its id; default: the one before.")
 @json_option
 def rollback(output: str, to: str | None, as_json: bool) -> None:
@@ -57,7 +58,7 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, value: str) -
 
 
 @click.command(short_help="Delete old exports.", epilog=example("reexport gc out/demo --keep 2 --dry-run"))
-@click.argument("output")
+@click.argument("output", shell_complete=directories)
 @click.option(
     "--keep", type=click.IntRange(1), default=DEFAULT_KEEP, show_default=True, help="Newest exports that stay."
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from migrate.cli.completion import paths
 from migrate.cli.diff import compare_sides, side_options
 from migrate.cli.options import example, stages
 from migrate.cli.pages import write_page
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     short_help="Write an HTML report of an export, a plan or a difference.",
     epilog=example("reexport report out/demo -o out/demo.html"),
 )
-@click.argument("a")
-@click.argument("b", required=False)
+@click.argument("a", shell_complete=paths)
+@click.argument("b", required=False, shell_complete=paths)
 @click.option(
     "-o", "--output", required=True, type=click.Path(dir_okay=False), metavar="FILE", help="The file to write."
 )
