@@ -86,7 +86,18 @@ def load_yaml(path: str | Path, *, kind: str, expected: str, text: str | None = 
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML's safe loader, but a key given twice is an error: PyYAML would let the last one win silently."""
+    """YAML's safe loader, but a key given twice is an error: PyYAML would let the last one win silently.
+
+    And a key is its own text where PyYAML, which knows YAML 1.1 only, would read ``on``, ``off``, ``yes`` or ``no`` as
+    a truth value.
+    """
+
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:bool":
+                key.tag = "tag:yaml.org,2002:str"
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]

@@ -6,7 +6,7 @@ run in their order in one empty directory with the repository's ``configs``, ``e
 line ``# name.py`` or ``# name.yaml`` makes a block a file there. Before a block an HTML comment can say
 
 ``<!-- not run: REASON -->``   it cannot run here; every such block is listed as a skipped test with its reason
-``<!-- exit code N -->``       the last command ends so; in ``bash`` a comment ``# exit code N`` behind a command says it
+``<!-- exit code N -->``       the last command ends so; in ``bash``, ``# exit code N`` behind a command says it
 
 What ``console`` shows is compared line by line, but for times, rates and ids; ``...`` stands for lines left out.
 """

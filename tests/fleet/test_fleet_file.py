@@ -142,3 +142,9 @@ def test_what_is_no_fleet(tmp_path: Path) -> None:
 
 def test_the_example_can_be_used(repository: Path) -> None:
     assert load_fleet(repository / "configs/fleet.yaml").cells[0].name == "tiny/wide"
+
+
+def test_on_is_a_key(tmp_path: Path) -> None:
+    """YAML 1.1, which PyYAML reads, takes ``on`` for a truth value."""
+    path = write(tmp_path, FLEET.replace("{webhook:", "{on: [failure], webhook:"))
+    assert load_fleet(path).notifications.on == ("failure",)
