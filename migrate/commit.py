@@ -232,6 +232,7 @@ def _array_records(plan: Plan, receipts: Mapping[str, Receipt]) -> tuple[ArrayRe
             sequence_levels=array.sequence_levels,
             stored=array.stored,
             source_name=array.source_name,
+            recipe=array.recipe,
             chunk_digests=tuple(digests[array.tree, array.name][index] for index in array.stored.grid.indices()),
             prng_impl=array.prng_impl,
             content=contents[array.tree, array.name].hex(),

@@ -51,6 +51,8 @@ class ArrayRecord:
     """Implementation of the random keys whose data this is, e.g. ``threefry2x32``."""
     content: str = ""
     """Hex digest of the array's content, whatever its chunks and order; see :mod:`migrate.content`."""
+    recipe: str = ""
+    """Digest of exactly how its elements come from the source's leaves."""
 
     @property
     def name(self) -> str:

@@ -235,7 +235,8 @@ class _State:
                 dtype = np.dtype(parameter.dtype)
                 reader = ConstantView(rule.value, dtype)
                 chunk = tuple(max(1, extent) for extent in parameter.shape)
-                self.arrays[name] = Derived(name, parameter.shape, dtype, reader, chunk, (), (f"init {rule.value:g}",))
+                recipe, steps = ("init", repr(rule.value)), (f"init {rule.value:g}",)
+                self.arrays[name] = Derived(name, parameter.shape, dtype, reader, chunk, (), recipe, steps)
 
     def pair(self, wanted: dict[str, ParameterSpec], empty: dict[str, str]) -> list[Match]:
         """Each parameter with its array; ``empty`` names the kinds of tree positions without one."""

@@ -17,7 +17,7 @@ from migrate.box import Box, Grid
 from migrate.chunking import choose_chunk_shape, choose_item_shape, cut_across
 from migrate.errors import MappingError
 from migrate.mapping import Mapping, Match
-from migrate.signature import canonical_json
+from migrate.signature import canonical_digest, canonical_json
 from migrate.sources.base import ArrayReader, Leaf
 from migrate.zarr import TREES, StoredArray, Tree
 
@@ -39,7 +39,9 @@ class TargetArray:
     device_bytes: int
     """Bytes of one device's shard, tile padding included."""
     source_name: str
-    """Where its elements come from: a leaf's path and what the mapping did to it."""
+    """Where its elements come from, for people: a leaf's path and what the mapping did to it."""
+    recipe: str
+    """Digest of exactly how its elements come from the source's leaves."""
     source_chunk_shape: tuple[int, ...]
     """Unit in which the source is read."""
     source: ArrayReader
@@ -66,7 +68,7 @@ class TargetArray:
         """What decides the stored bytes, given the source's identity, as canonical JSON."""
         stored = self.stored
         layout = (stored.shape, stored.dtype, stored.chunk_shape, stored.major_to_minor, stored.compression)
-        return f"{canonical_json([self.tree, self.path, self.source_name])[:-1]},{_metadata_json(*layout)}]"
+        return f"{canonical_json([self.tree, self.path, self.recipe])[:-1]},{_metadata_json(*layout)}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +216,7 @@ def _parameter(match: Match, max_chunk_bytes: int, max_item_bytes: int, compress
         shard_shape=parameter.shard_shape,
         device_bytes=parameter.device_bytes,
         source_name=array.origin,
+        recipe=canonical_digest(array.recipe),
         source_chunk_shape=array.chunk_shape,
         source=array.reader,
     )
@@ -237,6 +240,7 @@ def _carried(leaf: Leaf, max_chunk_bytes: int, compression: str) -> TargetArray:
         shard_shape=leaf.shape,
         device_bytes=0,
         source_name=leaf.name,
+        recipe=canonical_digest(leaf.recipe),
         source_chunk_shape=leaf.chunk_shape,
         source=leaf.reader,
         prng_impl=leaf.prng_impl,

@@ -98,7 +98,7 @@ def reusable(plan: Plan, source_identity: str, current: Export | None) -> dict[_
     return {
         (array.tree, array.name): record
         for array, record in found
-        if record is not None and (record.stored, record.source_name) == (array.stored, array.source_name)
+        if record is not None and (record.stored, record.recipe) == (array.stored, array.recipe)
     }
 
 

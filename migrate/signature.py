@@ -78,6 +78,8 @@ class ParameterSpec:
         extents = (*self.shape, *self.shard_shape)
         if min(extents, default=0) < 0 or not all(d > 0 or d == COMBINE for tile in self.tiles for d in tile):
             raise ValueError(f"{self.name}: a dimension or a tile has an impossible extent")
+        if self.element_bits < 0:
+            raise ValueError(f"{self.name}: an element has {self.element_bits} bits")
 
     @property
     def name(self) -> str:

@@ -17,6 +17,8 @@ from migrate.sources.base import ArrayReader, Leaf
 from migrate.views import PaddedView, ReshapedView, SlicedView, StackedView, TransposedView, UnstackedView
 
 Shape = tuple[int, ...]
+Recipe = tuple[Any, ...]
+"""Nested tuples of texts and numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +34,16 @@ class Derived:
     """Shape, roughly, of the unit in which the storage below is read; extents of at least 1. A hint for planning."""
     sources: tuple[str, ...]
     """Paths of the leaves it is made from."""
+    recipe: Recipe
+    """How the elements come from leaves, exactly: of two arrays of one checkpoint, equal only if the elements are."""
     steps: tuple[str, ...] = ()
-    """What was done to them, in order."""
+    """What was done to them, in order, for people."""
 
     @classmethod
     def of(cls, leaf: Leaf, name: str) -> Derived:
         """A leaf as it is."""
-        return cls(name, tuple(leaf.shape), leaf.dtype, leaf.reader, tuple(leaf.chunk_shape), (leaf.name,))
+        shape, chunk_shape = tuple(leaf.shape), tuple(leaf.chunk_shape)
+        return cls(name, shape, leaf.dtype, leaf.reader, chunk_shape, (leaf.name,), leaf.recipe)
 
     @property
     def origin(self) -> str:
@@ -47,9 +52,9 @@ class Derived:
         more = f" and {len(self.sources) - 1} more" if len(self.sources) > 1 else ""
         return " | ".join(part for part in (first + more, *self.steps) if part)
 
-    def step(self, text: str, **changes: Any) -> Derived:
-        """This array after one more step."""
-        return replace(self, steps=(*self.steps, text), **changes)
+    def step(self, text: str, *exact: object, **changes: Any) -> Derived:
+        """This array after one more step; ``exact`` is what ``text`` does not say to the last digit."""
+        return replace(self, steps=(*self.steps, text), recipe=(text, *exact, self.recipe), **changes)
 
 
 def apply(rule: Any, array: Derived, matched: re.Match[str]) -> Iterator[tuple[str, Derived]]:
@@ -96,6 +101,7 @@ def stack(layers: Mapping[int, Derived], axis: int, name: str) -> Derived:
         StackedView(tuple(member.reader for member in members), axis, first.dtype),
         _inserted(first.chunk_shape, axis, 1),
         tuple(source for member in members for source in member.sources),
+        ("stack", axis, *(member.recipe for member in members)),
         (*first.steps, f"stack {axis}"),
     )
 
@@ -189,6 +195,7 @@ def _pad(array: Derived, axis: int, length: int, fill: float) -> Derived:
         raise ValueError(f"length {length} is below the {array.shape[axis]} of dimension {axis}; use slice to shorten")
     return array.step(
         f"pad {axis} to {length} with {fill:g}",
+        repr(fill),
         shape=_replaced(array.shape, axis, length),
         reader=PaddedView(array.reader, array.shape, fill, array.dtype),
     )

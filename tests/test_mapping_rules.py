@@ -18,7 +18,7 @@ from migrate.errors import MappingError
 from migrate.mapping import Mapping as Outcome
 from migrate.mapping import match
 from migrate.rules import RULES, Rule, rule_kind
-from migrate.signature import ParameterSpec
+from migrate.signature import ParameterSpec, canonical_digest
 from migrate.sources.base import Leaf, Placeholder
 
 Tree = dict[str, np.ndarray]
@@ -338,3 +338,50 @@ def test_random_rules_do_what_numpy_does(tree: Tree, data: st.DataObject) -> Non
         box = Box(tuple(e // 3 for e in array.shape), array.shape)
         found = m.array.reader.read(box, storage_order=order)
         np.testing.assert_array_equal(found, array[box.slices].transpose(order))
+
+
+LAYERS = {f"layers/{n}/w": numbers(4, start=10 * n) for n in range(4)}
+STACK = {"stack": r"layers/(?P<layer>\d)/w", "to": "out"}
+FIRST = {"rename": "layers/0/w", "to": "out"}
+
+
+def pad(fill: float) -> dict[str, Any]:
+    return {"pad": "layers/0/w", "axis": 0, "length": 6, "fill": fill}
+
+
+def cast_twice(dtype: str) -> list[dict[str, Any]]:
+    return [{"cast": "layers/1/w", "dtype": dtype}, {"cast": "layers/1/w", "dtype": "float32"}]
+
+
+OTHER_ELEMENTS = {
+    # shape of the parameter, and sequences of rules that fill it with different elements
+    "other members of a stack": (
+        (3, 4),
+        [
+            [{"drop": "layers/3/w"}, STACK],
+            [{"drop": "layers/2/w"}, {"rename": "layers/3/w", "to": "layers/2/w"}, STACK],
+        ],
+    ),
+    "one member made otherwise": ((4, 4), [[STACK], [*cast_twice("float16"), STACK], [*cast_twice("bfloat16"), STACK]]),
+    "last digits of a fill": ((6,), [[pad(0.12345678), FIRST], [pad(0.12345679), FIRST]]),
+    "sign of a zero": ((6,), [[pad(0.0), FIRST], [pad(-0.0), FIRST]]),
+    "last digits of a constant": ((4,), [[{"init": "out", "value": v}] for v in (1.0000001, 1.0000002)]),
+    "another layer": ((4,), [[FIRST], [{"rename": "layers/1/w", "to": "out"}]]),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_ELEMENTS)
+def test_recipes_tell_other_elements_apart(name: str) -> None:
+    """They go into the ids of parameter sets and items: two contents under one id would be taken for each other."""
+    shape, sequences = OTHER_ELEMENTS[name]
+    expected = {"out": np.zeros(shape, np.float32)}
+    found = [mapped(LAYERS, rules, expected, carry=True).matches[0].array.recipe for rules in sequences]
+    assert len({canonical_digest(recipe) for recipe in found}) == len(sequences)
+
+
+def test_recipes_do_not_tell_names_apart() -> None:
+    """Two ways to the same elements of the same leaf share their stored arrays."""
+    twice = [{"rename": "layers/0/w", "to": "a"}, {"rename": "a", "to": "out"}]
+    expected = {"out": numbers(4)}
+    found = [mapped(LAYERS, rules, expected, carry=True).matches[0].array.recipe for rules in ([FIRST], twice)]
+    assert found[0] == found[1] == ("leaf", "layers", "0", "w")

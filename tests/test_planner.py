@@ -107,7 +107,7 @@ def test_chosen_chunks(
 
 def target(shape: tuple[int, ...], chunk: tuple[int, ...], source: tuple[int, ...], name: str = "w") -> TargetArray:
     stored = StoredArray(name, shape, "int16", chunk, tuple(range(len(shape))), "none")
-    return TargetArray("params", (name,), (False,), stored, shape, stored.nbytes, name, source, NoReader())
+    return TargetArray("params", (name,), (False,), stored, shape, stored.nbytes, name, name, source, NoReader())
 
 
 @st.composite
@@ -159,7 +159,7 @@ def test_item_ids_tell_different_work_apart() -> None:
     stored = base.stored
     variants = [
         base,
-        replace(base, source_name="v"),  # other elements
+        replace(base, recipe="v"),  # other elements
         replace(base, path=("v",)),
         replace(base, stored=replace(stored, chunk_shape=(8,))),
         replace(base, stored=replace(stored, compression="zstd")),
@@ -286,7 +286,7 @@ def test_parameter_set_changes_with_what_decides_the_bytes_and_nothing_else() ->
         "order": plan_of(turned),
         "chunks": plan_of(one, max_chunk_bytes=32),
         "compression": plan_of(one, compression="zstd"),
-        "leaf": plan_of(replace(one, array=replace(one.array, sources=("other",)))),
+        "leaf": plan_of(replace(one, array=replace(one.array, recipe=("leaf", "other")))),
     }
     assert len({base, *(plan.parameter_set for plan in different.values())}) == len(different) + 1
     # device tiles are not stored, neither is the HLO parameter number

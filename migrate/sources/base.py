@@ -61,6 +61,11 @@ class Leaf:
         return "/".join(self.path)
 
     @property
+    def recipe(self) -> tuple[str, ...]:
+        """What :class:`migrate.transforms.Derived` calls the recipe of its elements: these, as they are."""
+        return ("leaf", *self.path)
+
+    @property
     def nbytes(self) -> int:
         """Logical bytes: elements times the item size of ``dtype``."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
