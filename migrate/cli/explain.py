@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 @click.command(
     short_help="Explain an error about layouts.",
-    epilog=example("reexport explain --export out/demo --file error.txt"),
+    epilog=example(
+        'reexport explain --export out/demo "expected parameter 2 of size 1024 \\\n'
+        "    (bf16[8,3]{0,1:T(4,128)(2,1)}) but got buffer with incompatible size 2048 \\\n"
+        '    (bf16[8,3]{1,0:T(8,128)(2,1)})"'
+    ),
 )
 @click.argument("message", required=False)
 @click.option("-f", "--file", type=click.Path(), help="Read the message from a file; a whole log will do.")

@@ -25,9 +25,7 @@ def list_(output: str, as_json: bool) -> None:
         show_exports(terminal.console(), found)
 
 
-@click.command(
-    short_help="Make an earlier export current again.", epilog=example("reexport rollback out/demo --to 3f6a91c2")
-)
+@click.command(short_help="Make an earlier export current again.", epilog=example("reexport rollback out/demo"))
 @click.argument("output", shell_complete=directories)
 @click.option("--to", metavar="ID", help="The export to go to, or the beginning of its id; default: the one before.")
 @json_option
