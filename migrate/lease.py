@@ -6,6 +6,7 @@ host is recognised by its process id and taken over at once; any other when its 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -14,7 +15,7 @@ import uuid
 from dataclasses import asdict, dataclass
 
 from migrate import storage
-from migrate.errors import OutputConflictError
+from migrate.errors import OutputConflictError, StorageError
 
 LEASE_KEY = "LEASE.json"
 LEASE_SECONDS = 120.0
@@ -32,7 +33,15 @@ class _Holder:
 
     def alive(self) -> bool:
         # process ids are used again, in a restarted container at once: an expired lease has no holder anywhere
-        return time.time() < self.expires and (self.host != socket.gethostname() or _process_exists(self.pid))
+        if time.time() >= self.expires:
+            return False
+        if self.host != socket.gethostname():
+            return True
+        return self.token in _held if self.pid == os.getpid() else _process_exists(self.pid)
+
+
+_held: set[str] = set()
+"""Tokens of the leases that this process holds: storage may have refused to give one back."""
 
 
 class Lease:
@@ -50,6 +59,7 @@ class Lease:
         if not storage.replace(uri, LEASE_KEY, self._value, expected=found):
             raise self._conflict(_parse(storage.read(uri, LEASE_KEY, max_bytes=4096)))
         self._renewed = time.monotonic()
+        _held.add(self._token)
 
     def renew(self) -> None:
         """Extend the lease if a third of its time has passed. Raises :class:`OutputConflictError` if it was lost."""
@@ -63,9 +73,11 @@ class Lease:
         self._renewed = time.monotonic()
 
     def release(self) -> None:
-        """Give the lease back, unless somebody else has taken it."""
-        if storage.read(self._uri, LEASE_KEY, max_bytes=4096) == self._value:
-            storage.delete(self._uri, LEASE_KEY)
+        """Give the lease back, unless somebody else has taken it; where storage refuses that, it has no holder."""
+        _held.discard(self._token)
+        with contextlib.suppress(StorageError):
+            if storage.read(self._uri, LEASE_KEY, max_bytes=4096) == self._value:
+                storage.delete(self._uri, LEASE_KEY)
 
     def _new_value(self) -> bytes:
         holder = _Holder(self._token, socket.gethostname(), os.getpid(), time.time() + LEASE_SECONDS)

@@ -82,8 +82,8 @@ def kvstore_spec(uri: str) -> dict[str, Any]:
     )
 
 
-_MAX_RETRIES = 6
-"""Of a request to an object store; with TensorStore's doubling delays from one second, about a minute in all."""
+_RETRIES = {"max_retries": 8, "initial_delay": "250ms"}
+"""Of a request to an object store; the delays double, and are about a minute in all."""
 _contexts: dict[int, ts.Context] = {}
 _contexts_lock = threading.Lock()
 
@@ -103,8 +103,8 @@ def context(cache_bytes: int = 0) -> ts.Context:
                     "cache_pool": {"total_bytes_limit": cache_bytes},
                     "file_io_sync": False,
                     # TensorStore's 32 retries with up to half a minute between them look like a hang
-                    "s3_request_retries": {"max_retries": _MAX_RETRIES},
-                    "gcs_request_retries": {"max_retries": _MAX_RETRIES},
+                    "s3_request_retries": _RETRIES,
+                    "gcs_request_retries": _RETRIES,
                 }
             )
         return _contexts[cache_bytes]

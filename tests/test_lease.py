@@ -48,8 +48,8 @@ def test_second_holder_is_refused_until_the_first_gives_it_back(uri: str) -> Non
 
 
 ALIVE = {
-    # this process lives
-    "here": {},
+    # another process of this host
+    "here": {"pid": os.getppid()},
     # nobody can ask another host whether a process lives; its lease has not expired
     "elsewhere": {"host": "another-host", "pid": 1},
 }
@@ -65,6 +65,8 @@ def test_living_holders_are_respected(uri: str, fields: dict[str, Any]) -> None:
 GONE = {
     # killed: its process id is free
     "dead here": {"pid": None},
+    # this process, which could not delete it when it gave it back: storage refused that
+    "not held here": {},
     # killed elsewhere, some time ago
     "expired elsewhere": {"host": "another-host", "expires": 1.0},
     # killed, and its process id is used again: a restarted container's first process has the same one
