@@ -21,6 +21,7 @@ from migrate.cli.options import (
     with_runner,
     without_cache,
 )
+from migrate.cli.pages import html_option, write_page
 from migrate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -122,8 +123,9 @@ def _run_batch(
 @click.command(short_help="Show what a job would write.", epilog=example("reexport plan configs/demo.yaml"))
 @click.argument("job", type=click.Path())
 @no_cache_option
+@html_option
 @json_option
-def plan(job: str, no_cache: bool, as_json: bool) -> None:
+def plan(job: str, no_cache: bool, html: str | None, as_json: bool) -> None:
     """Show what a job would write and what its layouts cost, without writing it. Compiles the programs."""
     from migrate import costs
     from migrate.conflict import outlook
@@ -141,6 +143,10 @@ def plan(job: str, no_cache: bool, as_json: bool) -> None:
         else:
             show_plan(terminal.console(), prepared)
             show_outlook(terminal.console(), outlook(prepared))
+        if html is not None:
+            from migrate.report.html import contents
+
+            write_page(html, contents.of_plan(prepared))
 
 
 @click.command(
