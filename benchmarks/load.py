@@ -6,8 +6,9 @@ A checkpoint in row shards, C order; the target is sharded by columns, with all 
   export   Orbax restores an export of it, likewise
   load     what ``migrate.load`` does for the same export: read in storage order, put on the devices, no relayout
 
-Each in a process of its own, in turns. Memory is by how much the process
-grew at most, also in multiples of the weights.
+Each in a process of its own, in turns. ``grew`` is by how much the resident memory of the process grew at most, after
+imports; ``of weights`` the same in multiples of what the arrays take on all devices together, (peak - before) / (sum
+over devices of the bytes of their shards); ``kept`` what is left of it when all is loaded.
 
     python benchmarks/load.py [--scale 0.3] [--turns 3]
 """
@@ -23,6 +24,8 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,23 +49,51 @@ def formats(devices: Any, shape: tuple[int, ...]) -> tuple[Any, tuple[tuple[str,
     return Format(Layout(CASE.order(len(shape))), NamedSharding(devices, spec)), tuple(partition)
 
 
-def with_orbax(directory: str) -> tuple[float, int]:
+@dataclass(frozen=True)
+class Loaded:
+    """What one way took; ``told`` on the last line of its process."""
+
+    seconds: float
+    grown_bytes: int
+    kept_bytes: int
+    device_bytes: int
+    """Of the shards on all devices."""
+
+
+def measured(load: Callable[[], Any]) -> Loaded:
+    """Load the arrays, and wait until they are there."""
+    import jax
+
+    before_bytes = resident_bytes()
+    started = time.perf_counter()
+    loaded = jax.block_until_ready(load())
+    seconds = time.perf_counter() - started
+    shards = [shard.data for array in jax.tree.leaves(loaded) for shard in array.addressable_shards]
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Loaded(
+        seconds, peak_bytes - before_bytes, resident_bytes() - before_bytes, sum(shard.nbytes for shard in shards)
+    )
+
+
+def with_orbax(directory: str) -> Loaded:
     import jax
     import orbax.checkpoint as ocp
 
     devices = jax.make_mesh((synthetic.MESH_SHARDS,), ("x",))
-    before_bytes = resident_bytes()
-    started = time.perf_counter()
-    checkpointer = ocp.PyTreeCheckpointer()
-    metadata = checkpointer.metadata(directory).item_metadata.tree
-    wanted = {
-        name: ocp.ArrayRestoreArgs(sharding=formats(devices, tuple(leaf.shape))[0]) for name, leaf in metadata.items()
-    }
-    jax.block_until_ready(checkpointer.restore(directory, restore_args=wanted))
-    return time.perf_counter() - started, before_bytes
+
+    def restore() -> Any:
+        checkpointer = ocp.PyTreeCheckpointer()
+        metadata = checkpointer.metadata(directory).item_metadata.tree
+        wanted = {
+            name: ocp.ArrayRestoreArgs(sharding=formats(devices, tuple(leaf.shape))[0])
+            for name, leaf in metadata.items()
+        }
+        return checkpointer.restore(directory, restore_args=wanted)
+
+    return measured(restore)
 
 
-def with_load(directory: str) -> tuple[float, int]:
+def with_load(directory: str) -> Loaded:
     import jax
 
     from migrate import export, loader
@@ -87,17 +118,13 @@ def with_load(directory: str) -> tuple[float, int]:
     ]
     fingerprint = found.manifest.programs[0].fingerprint
     signature = Signature("main", tuple(parameters), fingerprint, DeviceMemory(0, 0, 0, 0))
-    before_bytes = resident_bytes()
-    started = time.perf_counter()
     # without the executable, which a synthetic checkpoint has none of
-    jax.block_until_ready(loader._read_weights(found, signature, devices, {}))
-    return time.perf_counter() - started, before_bytes
+    return measured(lambda: loader._read_weights(found, signature, devices, {}))
 
 
 def one(way: str, directory: str) -> None:
-    seconds, before_bytes = with_load(directory) if way == "load" else with_orbax(directory)
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"seconds": seconds, "grown_bytes": peak_bytes - before_bytes}))
+    loaded = with_load(directory) if way == "load" else with_orbax(directory)
+    print(json.dumps(asdict(loaded)))
 
 
 def resident_bytes() -> int:
@@ -133,16 +160,21 @@ def main() -> None:
                 command = processes.python(__file__, "--one", way, str(places[way]))
                 results[way].append(processes.measure(command, rewrite.MESH))
         print(f"{nbytes / 1e9:.2f} GB in {len(arrays):,} arrays, {options.turns} turns; load {os.getloadavg()[0]:.1f}")
-        print(f"{'way':8} {'seconds':>8} {'GB/s':>6} {'grew MB':>8} {'of weights':>10} {'load is faster by':>18}")
+        print(
+            f"{'way':8} {'seconds':>8} {'GB/s':>6} {'grew MB':>8} {'of weights':>10} {'kept':>5}"
+            f" {'load is faster by':>18}"
+        )
         for way, turns in results.items():
             seconds = statistics.median(turn.told["seconds"] for turn in turns)
+            device_bytes = turns[0].told["device_bytes"]
             peak = max(turn.told["grown_bytes"] for turn in turns)
+            kept = max(turn.told["kept_bytes"] for turn in turns)
             ratio = statistics.median(
                 a.told["seconds"] / b.told["seconds"] for a, b in zip(turns, results["load"], strict=True)
             )
             print(
-                f"{way:8} {seconds:8.2f} {nbytes / 1e9 / seconds:6.2f} {peak / 1e6:8.0f} {peak / nbytes:10.2f}"
-                f" {ratio:18.2f}"
+                f"{way:8} {seconds:8.2f} {nbytes / 1e9 / seconds:6.2f} {peak / 1e6:8.0f}"
+                f" {peak / device_bytes:10.2f} {kept / device_bytes:5.2f} {ratio:18.2f}"
             )
     finally:
         shutil.rmtree(root)

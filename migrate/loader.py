@@ -7,18 +7,20 @@ order: to the executable's layout that is the same bytes, so nothing is transpos
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
 import numpy as np
+import tensorstore as ts
 from jax.experimental.layout import Format
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from migrate import arrays, storage
+from migrate import allocator, arrays, storage
 from migrate.box import Box
 from migrate.compiler import executable as executables
 from migrate.compiler.arguments import key_text
@@ -88,7 +90,8 @@ def load(
     ``params`` are those of another program of the export, loaded before: what both take is shared and not read again,
     so that ``migrate.load(uri, "prefill", params=decode.params)`` adds an executable and no weights. A program that
     donates its parameters must not share them. ``devices`` (default: ``jax.devices()``) must be those the export was
-    compiled for. At any time the host holds the bytes of about two arrays besides the parameters themselves.
+    compiled for. Besides the parameters themselves the host
+    holds 32 MiB of shards that are on their way (256 MiB from object stores), or one larger shard.
 
     The ``serialized`` executable is a pickle; its digest is compared with the committed manifest first, so trust in the
     output directory is trust in what runs (docs/security.md). ``executable="recompile"`` never opens it: the program is
@@ -154,22 +157,56 @@ def _read_weights(
     records = {record.path: record for record in export.parameter_set().arrays if record.tree == "params"}
     database = arrays.root_database(export.parameters_uri)
     loaded: dict[int, jax.Array] = {}
-    pending: deque[_Pending] = deque()
-    # arrays are read while those before them go to their devices
+    wanted: list[ParameterSpec] = []
     for parameter in signature.weights:
         if parameter.path in given:
             _check_given(parameter, given[parameter.path], mesh)
             loaded[parameter.number] = given[parameter.path]
-            continue
-        if parameter.path not in records:
+        elif parameter.path not in records:
             raise VerificationError(f"the export holds no array for parameter {parameter.name}", where=export.uri)
-        pending.append(_Pending(records[parameter.path], parameter, mesh, database))
-        while len(pending) > 1 and sum(each.nbytes for each in pending) > _AHEAD_BYTES:
-            first = pending.popleft()
-            loaded[first.parameter.number] = first.array()
-    for each in pending:
-        loaded[each.parameter.number] = each.array()
+        else:
+            wanted.append(parameter)
+    most_bytes = _AHEAD_BYTES if storage.is_local(export.parameters_uri) else _REMOTE_AHEAD_BYTES
+    for array in _placed((_Loading(records[each.path], each, mesh, database) for each in wanted), most_bytes):
+        loaded[array.parameter.number] = array.assemble()
+    allocator.give_back()
     return loaded
+
+
+def _placed(loading: Iterable[_Loading], most_bytes: int) -> Iterator[_Loading]:
+    """Each array when its shards are on their devices; those behind it are being read and copied meanwhile.
+
+    What is under way has ``most_bytes`` at most, or is one shard.
+    """
+    reading: deque[_Shard] = deque()
+    copying: deque[_Shard] = deque()
+    under_way_bytes = 0
+    for array in loading:
+        for shard in array.shards():
+            while under_way_bytes and under_way_bytes + shard.nbytes > most_bytes:
+                done = _advance(reading, copying)
+                under_way_bytes -= done.nbytes if done else 0
+                if done and not done.array.missing:
+                    yield done.array
+            reading.append(shard)
+            shard.read()
+            under_way_bytes += shard.nbytes
+    while reading or copying:
+        done = _advance(reading, copying)
+        if done and not done.array.missing:
+            yield done.array
+
+
+def _advance(reading: deque[_Shard], copying: deque[_Shard]) -> _Shard | None:
+    """Take one shard one step on; it, if that was the last one. Half of the shards are read while others are copied."""
+    if len(reading) >= max(1, len(copying)):
+        shard = reading.popleft()
+        shard.put()
+        copying.append(shard)
+        return None
+    shard = copying.popleft()
+    shard.wait()
+    return shard
 
 
 def _check_given(parameter: ParameterSpec, array: Any, mesh: Mesh) -> None:
@@ -193,58 +230,111 @@ def _check_given(parameter: ParameterSpec, array: Any, mesh: Mesh) -> None:
 
 
 _AHEAD_BYTES = 32 << 20
-"""Of arrays that are read ahead; a larger one is read while the one before it goes to its devices."""
+"""Of shards that are being read, or copied to their devices; one larger shard at least."""
+_REMOTE_AHEAD_BYTES = 256 << 20
+"""The same where each read waits for an object store."""
 
 
-class _Pending:
-    """An array whose shards are being read."""
+class _Loading:
+    """An array on its way from storage to its devices; its shards go each by itself, so that few are on the host."""
 
     def __init__(self, record: ArrayRecord, parameter: ParameterSpec, mesh: Mesh, database: dict[str, Any]) -> None:
         self.parameter = parameter
-        self.nbytes = record.stored.nbytes
-        self._record = record
-        self._order = parameter.major_to_minor
+        self.placed: dict[jax.Device, jax.Array] = {}
+        """Shards by device; complete when :attr:`missing` is 0."""
+        self.order = parameter.major_to_minor
+        self.stays = self.order == tuple(range(len(self.order)))
+        """Whether the stored dimension order is the logical one."""
+        self.stored = record.stored
+        self._database = database
         self._sharding = _sharding(parameter, mesh)
-        store = arrays.open_array(record.stored, database)
-        self._boxes = {
-            device: _box(index or (), parameter.shape)
-            for device, index in self._sharding.addressable_devices_indices_map(parameter.shape).items()
-        }
-        # replicas share one read
-        self._reads = {
-            box: store[box.slices].transpose(self._order).read() for box in dict.fromkeys(self._boxes.values())
-        }
+        self._devices: dict[Box, list[jax.Device]] = {}
+        for device, index in self._sharding.addressable_devices_indices_map(parameter.shape).items():
+            # replicas share one read
+            self._devices.setdefault(_box(index or (), parameter.shape), []).append(device)
+        self.missing = len(self._devices)
 
-    def array(self) -> jax.Array:
-        """The parameter in the executable's format."""
-        order, parameter = self._order, self.parameter
-        try:
-            shards = {box: future.result() for box, future in self._reads.items()}
-        except (ValueError, OSError) as error:
-            raise storage.storage_error(
-                f"array {parameter.name} cannot be read", self._record.stored.storage_name, error
-            ) from error
-        self._reads.clear()
+    def shards(self) -> Iterator[_Shard]:
+        """Every distinct shard that lies on a device of this process."""
+        store = arrays.open_array(self.stored, self._database)
+        for box, devices in self._devices.items():
+            yield _Shard(
+                self,
+                store[box.slices].transpose(self.order),
+                tuple(devices),
+                box.size * store.dtype.numpy_dtype.itemsize,
+            )
+
+    def assemble(self) -> jax.Array:
+        """The parameter in the executable's format, of all its shards."""
+        parameter = self.parameter
         physical_sharding = NamedSharding(
             self._sharding.mesh,
-            _partition_spec([parameter.partition[dimension] for dimension in order]),
+            _partition_spec([parameter.partition[dimension] for dimension in self.order]),
             memory_kind=self._sharding.memory_kind,
         )
-        on_devices = jax.device_put([shards[box] for box in self._boxes.values()], list(self._boxes))
         physical = jax.make_array_from_single_device_arrays(
-            tuple(parameter.shape[dimension] for dimension in order), physical_sharding, on_devices
+            tuple(parameter.shape[dimension] for dimension in self.order), physical_sharding, list(self.placed.values())
         )
-        if order == tuple(range(len(order))) and _has_layout(physical, parameter):
+        self.placed.clear()
+        if self.stays and _has_layout(physical, parameter):
             return physical
-        logical: jax.Array = _logical(order, Format(jax_layout(parameter.layout), self._sharding))(physical)
+        logical: jax.Array = _logical(self.order, Format(jax_layout(parameter.layout), self._sharding))(physical)
         return logical
+
+
+@dataclass(eq=False, slots=True)
+class _Shard:
+    array: _Loading
+    view: ts.TensorStore
+    """On storage, in storage order."""
+    devices: tuple[jax.Device, ...]
+    nbytes: int
+    _elements: np.ndarray | None = None
+    _read: Any = None
+
+    def read(self) -> None:
+        """Begin to read it."""
+        self._elements = _aligned_empty(self.view.shape, self.view.dtype.numpy_dtype)
+        self._read = ts.array(self._elements).write(self.view)
+
+    def put(self) -> None:
+        """Begin to copy it to its devices, once it is read."""
+        try:
+            self._read.result()
+        except (ValueError, OSError) as error:
+            where = self.array.stored.storage_name
+            raise storage.storage_error(f"array {self.array.parameter.name} cannot be read", where, error) from error
+        # CPU devices take aligned memory as it is; what is to be donated must be a copy
+        copies = jax.device_put(
+            [self._elements] * len(self.devices), list(self.devices), may_alias=None if self.array.stays else False
+        )
+        self.array.placed.update(zip(self.devices, copies, strict=True))
+        self._elements = None
+
+    def wait(self) -> None:
+        """Until it is on its devices."""
+        jax.block_until_ready([self.array.placed[device] for device in self.devices])
+        self.array.missing -= 1
+
+
+_ALIGNMENT = 64
+"""In bytes; XLA's for CPU buffers."""
+
+
+def _aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
+    nbytes = math.prod(shape) * dtype.itemsize
+    buffer = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    start = -buffer.ctypes.data % _ALIGNMENT
+    return buffer[start : start + nbytes].view(dtype).reshape(shape)
 
 
 @functools.lru_cache(maxsize=1024)
 def _logical(order: tuple[int, ...], format_: Format) -> Any:
     """Undo the permutation ``order``; into a layout of that order it moves no byte within a shard."""
     inverse = tuple(int(dimension) for dimension in np.argsort(order))
-    return jax.jit(lambda physical: physical.transpose(inverse), out_shardings=format_)
+    # the result takes the argument's place
+    return jax.jit(lambda physical: physical.transpose(inverse), out_shardings=format_, donate_argnums=0)
 
 
 def _has_layout(array: Any, parameter: ParameterSpec) -> bool:
