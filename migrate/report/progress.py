@@ -15,6 +15,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 from rich.text import Text
 
 from migrate.report.plan import show_plan
@@ -33,6 +34,20 @@ class _RateColumn(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         return Text(f"{format_bytes(task.speed)}/s" if task.speed else "")
+
+
+def _columns(width: int) -> list[ProgressColumn]:
+    """What a terminal of ``width`` columns has room for: rate and time left always, the rest where it fits."""
+    whole = Column(no_wrap=True)
+    items = TextColumn("{task.fields[items]}/{task.fields[all_items]} items", table_column=whole)
+    return [
+        *([TextColumn("rewriting", table_column=whole)] if width >= 50 else []),
+        *([BarColumn(bar_width=40 if width >= 100 else 8)] if width >= 60 else []),
+        DownloadColumn(binary_units=True, table_column=whole),
+        *([items] if width >= 80 else []),
+        _RateColumn(table_column=whole),
+        TimeRemainingColumn(table_column=whole),
+    ]
 
 
 class ConsoleReporter:
@@ -65,16 +80,7 @@ class ConsoleReporter:
         if reused_items:
             self._err.print(f"resuming: {plural(reused_items, 'item')} of an earlier run already verified", style="dim")
         if self._err.is_terminal:
-            self._bar = Progress(
-                TextColumn("rewriting"),
-                BarColumn(),
-                DownloadColumn(binary_units=True),
-                TextColumn("{task.fields[items]}/{task.fields[all_items]} items"),
-                _RateColumn(),
-                TimeRemainingColumn(),
-                console=self._err,
-                transient=True,
-            )
+            self._bar = Progress(*_columns(self._err.width), console=self._err, transient=True)
             self._bar.add_task("", total=nbytes, items=0, all_items=items)
             self._bar.start()
         else:
