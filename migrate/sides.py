@@ -56,9 +56,10 @@ def open_side(
         return _compiled(text, settings, where, program, reporter or Silent())
     if not is_export(storage.normalise(text)):
         raise ConfigError(
-            "there is nothing to compare here",
+            "neither an export nor a signature nor a job lies here",
             where=text,
             expected=f"an export or its output, a {SIGNATURE_FILE}, or a job file",
+            remedy="check the path",
         )
     export = open_export(text)
     if settings:

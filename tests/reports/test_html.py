@@ -227,7 +227,7 @@ def test_a_damaged_export_is_reported_and_the_exit_code_says_so(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nowhere"], "there is nothing to compare here"),
+        (["nowhere"], "neither an export nor a signature nor a job lies here"),
         (["nowhere", "--verify"], "--verify reads an export"),
         (["a", "b", "--verify"], "--verify reads one export"),
         (["a", "--b", "x=1"], "give B, too"),
