@@ -137,6 +137,7 @@ def workplace(directory: Path) -> Path:
 
 def run(block: Block, command: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name not in {"XLA_FLAGS", "JAX_PLATFORMS"}}
+    environment["HOME"] = str(directory)
     environment["PATH"] = f"{directory / '.venv' / 'bin'}{os.pathsep}{environment['PATH']}"
     # serving snippets that do not say so themselves run on eight CPU devices
     if command[0] == sys.executable:
