@@ -276,8 +276,8 @@ function memoryDrawing(spec) {
   if (tiled) {
     words.push(`Tiles of ${tile.join(" × ")}: ${grouped(down)} down, ${grouped(across)} across.`);
     if (spec.tiles.length > 1) words.push(`Inside a tile, blocks of ${spec.tiles.slice(1).map((t) => t.join(" × ")).join(", then ")}.`);
-  } else if (!merged) {
-    words.push("No tiles.");
+  } else {
+    words.push(merged ? "Its tiles merge dimensions, and are not drawn: see its bytes." : "No tiles.");
   }
   if (sheets > 1) {
     const dimensions = order.slice(0, -2).filter((dimension) => spec.shard[dimension] > 1);
