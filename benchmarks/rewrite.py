@@ -8,6 +8,7 @@ from row shards to column shards with all dimensions reversed. Side by side, in 
   synced       the same, then everything written is flushed to disk, as a checkpoint that is to be kept must be
   orbax        restored to host memory with Orbax, and saved with it
   mesh         restored onto a mesh of 8 simulated CPU devices in the target's sharding, and saved from there
+  threads      what reexport does, without Beam: the same items in a pool of threads
   reexport     plan, Beam, digests, read-back, receipts, commit, all flushed to disk
 
 ``orbax`` keeps each array in one chunk and ``mesh`` keeps the dimension order: they do less than the case asks for.
@@ -31,12 +32,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import processes
 import synthetic
 import tensorstore as ts
+
+from migrate import commit, planner
 
 MESH = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={synthetic.MESH_SHARDS}", "JAX_PLATFORMS": "cpu"}
 Work = Callable[[], None]
@@ -119,11 +123,34 @@ def mesh(source: Path, target: Path, case: synthetic.Case) -> Work:
 
 
 def ours(source: Path, target: Path, case: synthetic.Case) -> Work:
-    from migrate import commit, export
+    from pipelines import batch
+
+    return rewrite_with(source, target, case, lambda work: batch.run({"job": work}))
+
+
+def threads(source: Path, target: Path, case: synthetic.Case) -> Work:
+    from migrate import rewrite, verify
+    from migrate.allocator import kept_buffers
+
+    def run(work: commit.Work) -> None:
+        def do(item: planner.Item) -> None:
+            verify.verify_item(item, rewrite.rewrite_item(item, work.destination), work.destination)
+
+        with kept_buffers():
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                for _ in pool.map(do, work.items):
+                    pass
+            commit.commit(work.request, work.destination)
+
+    return rewrite_with(source, target, case, run)
+
+
+def rewrite_with(source: Path, target: Path, case: synthetic.Case, run: Callable[[commit.Work], None]) -> Work:
+    """A rewrite with all that a job's has, its items given to ``run``."""
+    from migrate import export
     from migrate.manifest import FileRecord, ProgramRecord, SourceRecord
     from migrate.receipt import Destination
     from migrate.signature import Fingerprint
-    from pipelines import batch
 
     fingerprint = Fingerprint("0" * 64, "cpu:8", (("x", synthetic.MESH_SHARDS),), "", "", "", (), "default")
 
@@ -143,7 +170,7 @@ def ours(source: Path, target: Path, case: synthetic.Case) -> Work:
             timings={},
             rewrite_began=time.time(),
         )
-        batch.run({"job": commit.Work(plan.items, request, destination)})
+        run(commit.Work(plan.items, request, destination))
         if not export.is_export(paths.export("benchmark")):
             raise SystemExit("nothing was committed")
 
@@ -156,6 +183,7 @@ WAYS: dict[str, Callable[[Path, Path, synthetic.Case], Work]] = {
     "synced": synced_copy,
     "orbax": orbax,
     "mesh": mesh,
+    "threads": threads,
     "reexport": ours,
 }
 
