@@ -33,7 +33,7 @@ REPOSITORY = Path(__file__).parent.parent
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 LANGUAGES = {"bash", "console", "python", "yaml"}
 OTHER_LANGUAGES = {"text", "json", "dockerfile", "ini", "html"}
-SLOW = {"tutorial.md"}
+SLOW = {"tutorial.md", "fleet.md"}
 """Pages that take more than a minute."""
 
 
