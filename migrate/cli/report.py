@@ -82,9 +82,7 @@ def _one(a: str, target: tuple[str, ...], *, verify: bool) -> tuple[Document, ob
         return _plan(a, target), None
     if target:
         raise click.UsageError("--target sets keys of a job's target, and A is no job")
-    if not is_export(storage.normalise(a)):
-        if verify:
-            raise click.UsageError("--verify reads an export, and A is none")
+    if not verify and not is_export(storage.normalise(a)):
         side = open_side(a)
         return contents.of_signature(side.signature, side.label), None
     export = open_export(a)

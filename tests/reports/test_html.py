@@ -225,18 +225,18 @@ def test_a_damaged_export_is_reported_and_the_exit_code_says_so(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "code", "words"),
     [
-        (["nowhere"], "neither an export nor a signature nor a job lies here"),
-        (["nowhere", "--verify"], "--verify reads an export"),
-        (["a", "b", "--verify"], "--verify reads one export"),
-        (["a", "--b", "x=1"], "give B, too"),
-        (["a", "--target", "x=1"], "A is no job"),
+        (["nowhere"], 2, "neither an export nor a signature nor a job lies here"),
+        (["nowhere", "--verify"], 1, "no committed export lies here"),
+        (["a", "b", "--verify"], 2, "--verify reads one export"),
+        (["a", "--b", "x=1"], 2, "give B, too"),
+        (["a", "--target", "x=1"], 2, "A is no job"),
     ],
 )
-def test_wrong_input(arguments: list[str], words: str, tmp_path: Path) -> None:
+def test_wrong_input(arguments: list[str], code: int, words: str, tmp_path: Path) -> None:
     done = reexport("report", *arguments, "-o", "r.html", cwd=tmp_path)
-    assert done.returncode == 2
+    assert done.returncode == code
     assert words in done.stderr
     assert not (tmp_path / "r.html").exists()
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -95,3 +104,44 @@ def test_facts_go_on_below_their_beginning(width: int) -> None:
     assert lines[0].startswith("source  a/b")
     assert all(line.startswith(" " * 8) for line in lines[1:-1])
     assert lines[-1] == "to      x"
+
+
+def on_a_terminal(width: int, *arguments: str, **environment: str) -> str:
+    """What a command prints on a terminal of ``width`` columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+    variables = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES", "NO_COLOR"}}
+    with subprocess.Popen(
+        [sys.executable, "-m", "migrate.cli", *arguments],
+        stdout=theirs,
+        stderr=theirs,
+        stdin=subprocess.DEVNULL,
+        env=variables | {"TERM": "xterm-256color"} | environment,
+    ):
+        os.close(theirs)
+        parts = []
+        while True:
+            try:
+                part = os.read(ours, 1 << 16)
+            except OSError:  # how Linux says that the other side is closed
+                break
+            if not part:
+                break
+            parts.append(part)
+    os.close(ours)
+    return b"".join(parts).decode()
+
+
+@pytest.mark.parametrize("width", [30, 60, 200])
+def test_a_command_on_terminals(width: int, checkpoint: Path) -> None:
+    text = on_a_terminal(width, "inspect", str(checkpoint))
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text).replace("\r", "")
+    assert "params/quant/scale_f16" in plain
+    assert all(cell_len(line) <= width for line in plain.split("\n")), plain
+    assert plain.split("\n")[0].startswith("path")
+
+
+def test_no_color(checkpoint: Path) -> None:
+    coloured = r"\x1b\[[0-9;]*(3|4|9|10)[0-9]"
+    assert not re.search(coloured, on_a_terminal(60, "inspect", str(checkpoint), NO_COLOR="1"))
+    assert "\x1b" not in on_a_terminal(60, "inspect", str(checkpoint), TERM="dumb")

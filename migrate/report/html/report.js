@@ -167,9 +167,9 @@ function distinct() {
     const spec = row.spec ?? row.was;
     if (!spec || (isDifference && !row.changed)) continue;
     const key = isDifference ? `${row.was?.xla} ${sharded(row.was)} > ${row.spec?.xla} ${sharded(row.spec)}` : spec;
-    const entry = found.get(key) ?? { row, count: 0, bytes: 0 };
-    entry.count += 1;
-    entry.bytes += Math.max(bytes(row.spec), bytes(row.was));
+    const entry = found.get(key) ?? { row, names: new Set(), bytes: 0 };
+    if (!entry.names.has(row.name)) entry.bytes += Math.max(bytes(row.spec), bytes(row.was));
+    entry.names.add(row.name); // programs share parameters
     found.set(key, entry);
   }
   return [...found.values()].sort((a, b) => b.bytes - a.bytes);
@@ -177,8 +177,8 @@ function distinct() {
 
 const gallery = document.getElementById("gallery");
 const layouts = distinct();
-for (const { row, count: alike } of layouts.slice(0, DRAWN)) {
-  const others = alike > 1 ? ` and ${plural(alike - 1, "other")} like it` : "";
+for (const { row, names } of layouts.slice(0, DRAWN)) {
+  const others = names.size > 1 ? ` and ${plural(names.size - 1, "other")} like it` : "";
   const article = html("article", {}, html("h3", {}, html("span", { class: "name" }, row.name), others));
   if (isDifference) {
     article.append(html("p", { class: "muted" }, `changes: ${row.changed}`));

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from migrate.box import Grid
     from migrate.zarr import StoredArray
 
-Mesh = list[list[Any]]
-"""``[axis, size]`` of each mesh axis."""
-
 
 class Interned:
     """Values in the order in which they first came, each once."""
@@ -37,15 +34,14 @@ class ParameterTable:
 
     def __init__(self) -> None:
         self.rows: list[list[Any]] = []
-        self.meshes: list[Mesh] = []
+        self._meshes = Interned()
         self._specs = Interned()
         self._texts = Interned()
         self._grids = Interned()
 
     def mesh(self, axes: tuple[tuple[str, int], ...]) -> int:
         """Number of a mesh, for :meth:`spec`."""
-        self.meshes.append([[printable(name), size] for name, size in axes])
-        return len(self.meshes) - 1
+        return self._meshes.number(axes, [[printable(name), size] for name, size in axes])
 
     def spec(self, parameter: ParameterSpec | None, mesh: int) -> int | None:
         """Number of what an executable expects of a parameter."""
@@ -94,7 +90,7 @@ class ParameterTable:
     def to_json(self) -> dict[str, Any]:
         """What the page's script reads; rows are lists to keep 20,000 of them small."""
         return {
-            "meshes": self.meshes,
+            "meshes": self._meshes.values,
             "specs": [lazy.to_json() for lazy in self._specs.values],
             "texts": self._texts.values,
             "grids": self._grids.values,
