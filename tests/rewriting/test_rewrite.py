@@ -87,6 +87,32 @@ def test_stored_bytes_are_the_chunk_in_the_executables_order(case: dict[str, Any
         assert bytes(value) == encoded(array, stored, index)
 
 
+@given(case=cases(), read_bytes=st.sampled_from([1, 16, 64, 300]))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_part_read_in_pieces_is_the_part(case: dict[str, Any], read_bytes: int, folders: Callable[[], Any]) -> None:
+    array = random_array(case["shape"], case["dtype"])
+    run = make_run(
+        folders(),
+        {("w",): array},
+        source_chunks={("w",): case["source_chunks"]},
+        shards={("w",): case["shards"]},
+        orders={("w",): case["order"]},
+        max_item_bytes=case["max_item_bytes"],
+        max_chunk_bytes=case["max_chunk_bytes"],
+    )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rewrite, "_READ_BYTES", read_bytes)
+        for part in (part for item in run.plan.items for part in item.parts):
+            pieces = list(rewrite._source_pieces(part))
+            source_chunk = part.array.source_chunk_bytes
+            assert max(piece.size for piece in pieces) * array.itemsize <= max(read_bytes, source_chunk)
+            elements = rewrite._elements(part)
+            expected = array[part.box.slices].transpose(part.array.stored.major_to_minor)
+            assert elements.flags.c_contiguous
+            assert (elements.shape, elements.dtype) == (expected.shape, expected.dtype)
+            assert elements.tobytes() == expected.tobytes()
+
+
 def encoded(array: np.ndarray, stored: StoredArray, index: tuple[int, ...]) -> bytes:
     """A chunk as Zarr v3 defines it: padded to its full shape, transposed, little-endian, then the CRC."""
     box = stored.grid.box(index)
