@@ -47,6 +47,11 @@ def writer_id() -> str:
     return _WRITER_ID
 
 
+def _writer(destination: Destination) -> str:
+    """Name of the database for what this process writes in one attempt: one that was damaged is not used again."""
+    return writer_id() + destination.attempt[:8]
+
+
 def rewrite_item(item: Item, destination: Destination) -> Receipt:
     """Write every chunk of ``item`` into this process's database and return the digests of what was read.
 
@@ -57,14 +62,14 @@ def rewrite_item(item: Item, destination: Destination) -> Receipt:
 
     check_running(destination)
     started = time.perf_counter()
-    transaction = ts.Transaction()
+    transaction, writer = ts.Transaction(), _writer(destination)
     digests, contents, writes = [], [], []
     # an item of many small arrays would else wait for each of them in turn
     with ThreadPoolExecutor(min(len(item.parts), _PARTS_AT_ONCE)) as pool:
         read = list(pool.map(_elements, item.parts))
     try:
         for part, elements in zip(item.parts, read, strict=True):
-            database = arrays.writer_database(destination.directory(part.array.tree), writer_id())
+            database = arrays.writer_database(destination.directory(part.array.tree), writer)
             store = arrays.open_array(part.array.stored, database).with_transaction(transaction)
             order = part.array.stored.major_to_minor
             contents.append(arrays.content(elements, part.box, order).hex())
@@ -84,7 +89,7 @@ def rewrite_item(item: Item, destination: Destination) -> Receipt:
         raise storage.storage_error(
             f"chunks of {part.array.name} {part.box} cannot be written", destination.directory(part.array.tree), error
         ) from error
-    return Receipt(item.id, writer_id(), tuple(digests), tuple(contents), item.nbytes, time.perf_counter() - started)
+    return Receipt(item.id, writer, tuple(digests), tuple(contents), item.nbytes, time.perf_counter() - started)
 
 
 _PARTS_AT_ONCE = 8
