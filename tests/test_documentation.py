@@ -27,7 +27,7 @@ from typing import Any
 import pytest
 import yaml
 
-from migrate import config, fleet, rules
+from migrate import config, errors, fleet, rules
 
 REPOSITORY = Path(__file__).parent.parent
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -231,6 +231,20 @@ def test_every_key_is_explained(page: str, sections: list[Any]) -> None:
     for section in sections:
         for name in section.model_fields:
             assert re.search(rf"`([\w.]+\.)?{name}\b|^ *{name}:", text, re.MULTILINE), f"docs/{page}: {name}"
+
+
+def test_every_error_is_explained_with_its_exit_code() -> None:
+    text = (REPOSITORY / "docs" / "troubleshooting.md").read_text()
+    told: dict[str, int] = {}
+    for names, code in re.findall(r"^\| (`\w+Error`(?:, `\w+Error`)*) \| (\d) \|", text, re.MULTILINE):
+        told |= {name: int(code) for name in re.findall(r"\w+", names)}
+    classes = {
+        name: int(value.exit_code)
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.ReexportError)
+    }
+    del classes["ReexportError"], classes["SourceError"]  # bases of others
+    assert told == classes
 
 
 def test_links_lead_somewhere() -> None:
