@@ -84,8 +84,9 @@ def after_receipts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[
             save(*arguments)
             with lock:
                 done[0] += 1
-                if done[0] == count:
-                    action()
+                now = done[0] == count
+            if now:  # the other threads go on meanwhile
+                action()
 
         monkeypatch.setattr(receipt, "save", counted)
 
@@ -266,9 +267,10 @@ def counted(*arguments):
     save(*arguments)
     with lock:
         done[0] += 1
-        if done[0] == count:
-            for path, _, _ in list(os.walk(folder)):
-                os.chmod(path, 0o555)
+        now = done[0] == count
+    if now:
+        for path, _, _ in list(os.walk(folder)):
+            os.chmod(path, 0o555)
 receipt.save = counted
 try:
     migrate.run(job)
