@@ -182,7 +182,7 @@ def test_another_chip_with_the_same_layouts(write_job: WriteJob, tmp_path: Path)
 def test_nothing_to_compare(tmp_path: Path) -> None:
     done = diff(str(tmp_path), str(tmp_path))
     assert done.returncode == 2
-    assert "nothing to compare" in done.stderr
+    assert "neither an export nor a signature nor a job" in done.stderr
 
 
 @pytest.mark.parametrize(
