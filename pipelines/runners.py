@@ -188,7 +188,8 @@ def started(engine: Engine) -> Iterator[PipelineOptions]:
             threads_per_worker=1,
             processes=True,  # spawned: TensorStore does not survive a fork
             host="127.0.0.1",
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",  # its default port may be another cluster's
+            worker_dashboard_address="127.0.0.1:0",
             memory_limit=0,  # items are bounded already; a worker that is paused or restarted only loses time
             silence_logs=logging.CRITICAL,
             preload=["pipelines.dask_worker"],
