@@ -168,6 +168,7 @@ def run_console(block: Block, directory: Path) -> None:
 
 _CHANGING = (
     (r"\x1b\[[0-9;]*m", ""),
+    (r"\b\d{4}-\d\d-\d\dT[\d:]+Z", "WHEN"),
     (r"\b[0-9a-f]{8,64}\b", "ID"),
     (r"\b\d+(\.\d+)? (s|ms|min)\b", "TIME"),
     (r", \d+(\.\d+)? ([KMG]i)?B/s.*", ""),
