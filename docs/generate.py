@@ -49,6 +49,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Of a link to a file outside this folder only its name stays: the site has no such page (mkdocs calls this)."""
+    return re.sub(r"\[([^\]]+)\]\(\.\./[^)]+\)", r"\1", markdown)
+
+
 def job_reference() -> str:
     """Every key of a job file."""
     lines = [
