@@ -22,7 +22,7 @@ from migrate.execution import check_runner, execute
 from migrate.export import Paths
 from migrate.failures import FAILURES_KEY
 from migrate.preparation import Prepared, Silent, compile_directory, prepare
-from migrate.session import Session
+from migrate.session import Session, tidy
 
 
 class BatchReporter(Protocol):
@@ -156,6 +156,7 @@ class _Batch:
         for name, prepared in self._ready.items():
             try:
                 if is_committed(prepared, supersede=self._supersede):
+                    tidy(prepared)
                     export.set_latest(prepared.job.output, prepared.export_id)
                 else:
                     self._sessions[name] = stack.enter_context(Session(prepared))

@@ -15,7 +15,7 @@ from migrate.execution import check_runner, execute
 from migrate.export import Export, Paths
 from migrate.planner import Plan
 from migrate.preparation import Prepared, Reporter, Silent, as_job, compile_directory, prepare
-from migrate.session import Session
+from migrate.session import Session, tidy
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,10 @@ def run_prepared(
         with Session(prepared, publish=publish) as session:
             done, written = _rewrite(session, prepared.job, reporter)
             copied = session.copied_bytes
-    elif publish:
-        export.set_latest(paths.output, prepared.export_id)
+    else:
+        tidy(prepared)
+        if publish:
+            export.set_latest(paths.output, prepared.export_id)
     committed = export.open_export(paths.export(prepared.export_id))
     return Result(committed, prepared.plan, already, done, written, time.perf_counter() - started, copied)
 

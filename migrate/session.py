@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import time
@@ -14,7 +15,7 @@ from migrate import export, failures, ledger, receipt, reuse, rewrite, storage
 from migrate.collector import wait_for_collector
 from migrate.commit import CommitRequest, Work
 from migrate.environment import installed_versions
-from migrate.errors import ReexportError, StorageError
+from migrate.errors import OutputConflictError, ReexportError, StorageError
 from migrate.export import Paths
 from migrate.lease import Lease
 from migrate.manifest import (
@@ -132,9 +133,27 @@ class Session:
 
     def check(self) -> None:
         """Raises what kept the export from being committed: the first failure that is a cause of others."""
-        if self.work is None or export.is_export(self._paths.export(self._prepared.export_id)):
+        if self.work is None:
+            return
+        if export.is_export(self._paths.export(self._prepared.export_id)):
+            # workers may have died in the commit, or repeated an item after it
+            storage.delete_directory(self.work.destination.run_uri)
             return
         raise self._error or _failure(failures.take(self.work.destination), self.work.destination)
+
+
+def tidy(prepared: Prepared) -> None:
+    """Delete what is left of a run whose process died between its commit and its end.
+
+    Raises :class:`StorageError`.
+    """
+    run_uri = Paths(prepared.job.output).run(prepared.plan.parameter_set)
+    if storage.list_keys(run_uri):
+        with contextlib.suppress(OutputConflictError):  # another export of these arrays is being made
+            lease = Lease(run_uri)
+            storage.delete_directory(run_uri)
+            lease.release()
+        storage.delete_empty_directory(storage.join(prepared.job.output, "runs"))
 
 
 def _failure(found: list[ReexportError], destination: Destination) -> ReexportError:
