@@ -296,7 +296,8 @@ class _Shard:
     def read(self) -> None:
         """Begin to read it."""
         self._elements = _aligned_empty(self.view.shape, self.view.dtype.numpy_dtype)
-        self._read = ts.array(self._elements).write(self.view)
+        # never into a copy of the buffer, of which nobody would know
+        self._read = ts.array(self._elements, copy=False, write=True).write(self.view)
 
     def put(self) -> None:
         """Begin to copy it to its devices, once it is read."""

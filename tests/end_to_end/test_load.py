@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import tensorstore as ts
 
 import migrate
 from migrate import loader
@@ -19,6 +20,8 @@ from migrate.compiler.mesh import build_mesh
 from migrate.demo.model import decode_step
 from migrate.errors import EnvironmentMismatchError, NotAnExportError, StorageError, VerificationError
 from migrate.loader import _logical
+from migrate.zarr import STORABLE_DTYPES
+from tests.rewriting.conftest import random_array
 
 from .conftest import SIZES, small_job
 
@@ -188,6 +191,18 @@ def test_however_many_shards_are_under_way(
     monkeypatch.setattr(loader, "_AHEAD_BYTES", most_bytes)
     _, params = migrate.load(exports("decoder", "cpu:8").uri)
     assert_equal_trees(params, checkpoint_tree(decoder_checkpoint, "params"))
+
+
+@pytest.mark.parametrize("dtype", STORABLE_DTYPES)
+@pytest.mark.parametrize("shape", [(), (3, 5), (0, 2)])
+def test_shards_of_any_dtype_are_read_into_aligned_memory(dtype: str, shape: tuple[int, ...]) -> None:
+    values = random_array(shape, dtype)
+    shard = loader._Shard(None, ts.array(values).transpose(), (), values.nbytes)  # type: ignore[arg-type]
+    shard.read()
+    shard._read.result()
+    assert shard._elements is not None
+    assert not values.size or shard._elements.ctypes.data % 64 == 0
+    assert shard._elements.tobytes() == values.T.tobytes()
 
 
 def test_unreadable_array_is_named(exports: Exports, tmp_path: Path) -> None:
