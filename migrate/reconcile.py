@@ -214,23 +214,21 @@ def _work(assessment: Assessment, listener: Listener) -> Outcome:
     if now is not None and wanted in now.rolled_back:
         return Outcome(assessment, "held", current)
     reporter = listener.working(cell)
-    result = run_prepared(prepared, supersede=True, publish=False, reporter=reporter)
-    reporter.stage("verifying", result.export.uri)
-    _verify(result.export, before)
-    if cell.smoke is not None:
-        reporter.stage("trying", result.export.uri)
-        run_smoke(cell.smoke.command, result.export.uri, cell.smoke.timeout_seconds)
-    publish(cell.job.output, wanted, expected=current)
-    warnings = _collect(cell)
-    return Outcome(
-        assessment,
-        "published",
-        wanted,
-        result.bytes_written,
-        warnings=warnings,
-        published=result.export,
-        bytes_copied=result.bytes_copied,
-    )
+    made = run_prepared(prepared, supersede=True, publish=False, reporter=reporter)
+    # what was written counts, whatever becomes of it
+    outcome = Outcome(assessment, "failed", current, made.bytes_written, bytes_copied=made.bytes_copied)
+    try:
+        reporter.stage("verifying", made.export.uri)
+        _verify(made.export, before)
+        if cell.smoke is not None:
+            reporter.stage("trying", made.export.uri)
+            run_smoke(cell.smoke.command, made.export.uri, cell.smoke.timeout_seconds, current=current)
+        publish(cell.job.output, wanted, expected=current)
+    except ReexportError as error:
+        return replace(outcome, error=error)
+    except Exception as error:
+        return replace(outcome, error=_unexpected(error))
+    return replace(outcome, result="published", export=wanted, warnings=_collect(cell), published=made.export)
 
 
 def _verify(export: Export, before: Export | None) -> None:

@@ -17,11 +17,14 @@ _LINES_SHOWN = 15
 _GRACE_SECONDS = 5.0
 
 
-def run_smoke(command: Sequence[str] | str, export_uri: str, timeout_seconds: float) -> None:
+def run_smoke(
+    command: Sequence[str] | str, export_uri: str, timeout_seconds: float, *, current: str | None = None
+) -> None:
     """Run ``command`` with the export's path or URI as its last argument and in ``REEXPORT_EXPORT``.
 
     A text is run by ``sh -c``, with the path as ``$1``. Programs of this Python environment are found first. The
-    command reads nothing from standard input; it and what it started are ended after ``timeout_seconds``.
+    command reads nothing from standard input; it and what it started are ended after ``timeout_seconds``. ``current``
+    is the id of the export that stays current if it fails.
 
     Raises :class:`SmokeTestError` with the last lines it printed, unless it exits with 0 in time.
     """
@@ -58,7 +61,8 @@ def run_smoke(command: Sequence[str] | str, export_uri: str, timeout_seconds: fl
         f"the smoke command {how}",
         where=export_uri,
         found="its last lines:" + "".join(f"\n    {line}" for line in lines) if lines else "it printed nothing",
-        remedy="the export before it stays current; this one is kept, and is tried again by the next reconcile",
+        remedy=(f"export {current} stays current" if current else "the output has no current export yet")
+        + "; this one is kept, and is tried again by the next reconcile",
     )
 
 

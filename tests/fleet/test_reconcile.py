@@ -150,6 +150,15 @@ def test_nothing_to_do(scene: Scene, hook: Any) -> None:
     assert len(hook.received) == told
 
 
+def test_what_a_failed_smoke_command_cost(repository: Path, hook: Any, tmp_path: Path) -> None:
+    scene = Scene(tmp_path, repository, f"http://127.0.0.1:{hook.server_port}/hook")
+    scene.document["smoke"] = {"command": "false"}
+    failed = scene.tiny()
+    assert (failed.result, failed.export, failed.bytes_written) == ("failed", None, 1616)
+    assert "no current export yet" in str(failed.error)
+    assert [e["bytes_written"] for e in history.read(str(scene.output))] == [1616, 1616]
+
+
 def test_smoke_test_rollback_and_least_work(scene: Scene) -> None:
     first = publication.list_exports(scene.tiny_output)[0].id
     scene.set_batch(4)
@@ -159,6 +168,7 @@ def test_smoke_test_rollback_and_least_work(scene: Scene) -> None:
     assert failed.assessment.cost.work == "recompile"
     assert failed.result == "failed"
     assert "numbers are off" in str(failed.error)
+    assert f"export {first} stays current" in str(failed.error)
     assert migrate.open_export(scene.tiny_output).manifest.export == first  # the old one is still current
     assert {e.id: e.state for e in publication.list_exports(scene.tiny_output)}[first] == "current"
 
