@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -63,6 +64,28 @@ def cast_problem(source: np.dtype[Any], target: np.dtype[Any], overflow: Overflo
     if kinds == ("integer", "integer") and overflow == "round":
         return "overflow: round has no meaning between integers; say error or saturate"
     return None
+
+
+def constant(value: float, dtype: np.dtype[Any]) -> np.ndarray:
+    """``value`` as a scalar array of ``dtype``: rounded, if that is a float type, else exactly.
+
+    Raises ValueError, in words for the user, for what the dtype does not have: 300 or 0.5 in int8, 1e39 in float32,
+    -inf in float8_e4m3fn.
+    """
+    kind = _kind(dtype)
+    if kind in {"bool", "integer"}:
+        low, high = _limits(dtype)
+        if not math.isfinite(value) or value != int(value) or not low <= int(value) <= high:
+            raise ValueError(f"{dtype.name} has no value {value!r}; it holds whole numbers from {low} to {high}")
+        return np.asarray(int(value)).astype(dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        made = np.asarray(value).astype(dtype)
+    back = complex(made).real if kind == "complex" else float(made)
+    if math.isnan(back) != math.isnan(value) or math.isinf(back) != math.isinf(value):
+        raise ValueError(
+            f"{dtype.name} has no value {value!r}; it reaches from {_limits(dtype)[0]} to {_limits(dtype)[1]}"
+        )
+    return made
 
 
 def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:

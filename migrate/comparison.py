@@ -108,7 +108,15 @@ def compare_with_source(
             remedy="run its job again into another output, and compare with `reexport verify A --against B`",
         )
     reading = dict(record.reading)
-    rules = _RULES.validate_python(reading.pop("mapping"))
+    try:
+        rules = _RULES.validate_python(reading.pop("mapping"))
+    except ValueError as error:
+        raise NotAnExportError(
+            "the export's record of its mapping cannot be read",
+            where=export.uri,
+            found=str(error).splitlines()[0],
+            remedy="run its job again into another output, and compare with `reexport verify A --against B`",
+        ) from error
     # the record holds the place of the very step and item
     checkpoint = sources.open_checkpoint(source or record.uri, missing_chunks=reading["missing_chunks"])
     signatures = [export.signature(program.name) for program in export.manifest.programs]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from migrate import transforms
+from migrate.cast import constant
 from migrate.errors import ConfigError, MappingError
 from migrate.rules import DropRule, InitRule, RenameRule, Rule, StackRule, TieRule
 from migrate.signature import ParameterSpec
@@ -233,6 +234,10 @@ class _State:
                     continue
                 self.used.add(id(rule))
                 dtype = np.dtype(parameter.dtype)
+                try:
+                    constant(rule.value, dtype)
+                except ValueError as error:
+                    self.problems.append(f"{rule}: {name}: {error}")
                 reader = ConstantView(rule.value, dtype)
                 chunk = tuple(max(1, extent) for extent in parameter.shape)
                 recipe, steps = ("init", repr(rule.value)), (f"init {rule.value:g}",)

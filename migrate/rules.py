@@ -16,7 +16,8 @@ Pattern = Annotated[str, Field(min_length=1, description="Regular expression tha
 class Section(BaseModel):
     """Part of a job file: an unknown key is an error, and nothing changes after it was read."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # in JSON, infinities and NaN are texts, which a number may be read from again; by default they become null
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
 
 class _PatternRule(Section):
@@ -154,7 +155,7 @@ class PadRule(_PatternRule):
     pad: Pattern
     axis: int = Field(0, ge=0, description="The dimension.")
     length: int = Field(ge=0, description="The extent afterwards.")
-    fill: float = Field(description="The value of the new elements; it must be stated.")
+    fill: int | float = Field(description="The value of the new elements; it must be stated, and the dtype have it.")
 
 
 class TieRule(_PatternRule):
@@ -168,7 +169,7 @@ class InitRule(_PatternRule):
     """Fill parameters that the checkpoint does not have with a constant; shape and dtype are the parameter's."""
 
     init: Pattern
-    value: float = Field(description="The value of every element.")
+    value: int | float = Field(description="The value of every element, which the dtype must have.")
 
 
 RULES: dict[str, type[_PatternRule]] = {

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from migrate import reshape
-from migrate.cast import CastView, cast_problem
+from migrate.cast import CastView, cast_problem, constant
 from migrate.rules import CastRule, PadRule, ReshapeRule, SliceRule, TransposeRule, UnstackRule
 from migrate.sources.base import ArrayReader, Leaf
 from migrate.views import PaddedView, ReshapedView, SlicedView, StackedView, TransposedView, UnstackedView
@@ -193,6 +193,7 @@ def _pad(array: Derived, axis: int, length: int, fill: float) -> Derived:
     _check_axis(array, axis)
     if length < array.shape[axis]:
         raise ValueError(f"length {length} is below the {array.shape[axis]} of dimension {axis}; use slice to shorten")
+    constant(fill, array.dtype)  # raises what the user should know before anything is written
     return array.step(
         f"pad {axis} to {length} with {fill:g}",
         repr(fill),

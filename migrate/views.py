@@ -16,6 +16,7 @@ import numpy as np
 
 from migrate import reshape
 from migrate.box import Box
+from migrate.cast import constant
 from migrate.sources.base import ArrayReader
 from migrate.transposition import transposed
 
@@ -187,7 +188,7 @@ class PaddedView:
         result, logical = _empty(box.shape, self.dtype, storage_order)
         inside = box.intersect(Box.whole(self.inner_shape))
         if inside is None or inside != box:
-            result[...] = np.asarray(self.fill).astype(self.dtype)
+            result[...] = constant(self.fill, self.dtype)
         if inside is not None:
             # equal orders on both sides, so this is one plain copy
             order = storage_order or tuple(range(box.rank))
@@ -261,7 +262,7 @@ class ConstantView:
     def read(self, box: Box, *, storage_order: Shape | None = None) -> np.ndarray:
         """The elements of ``box``."""
         result, _ = _empty(box.shape, self.dtype, storage_order)
-        result[...] = np.asarray(self.value).astype(self.dtype)
+        result[...] = constant(self.value, self.dtype)
         return result
 
     def to_json(self) -> dict[str, object]:

@@ -129,10 +129,10 @@ LAYERS = {
     "costs": {"signature"},
     "reshape": {"box"},
     "transposition": set(),
-    "views": {"box", "reshape", "sources", "transposition"},
+    "views": {"box", "cast", "reshape", "sources", "transposition"},
     "cast": {"box", "errors", "sources"},
     "transforms": {"cast", "reshape", "rules", "sources", "views"},
-    "mapping": {"errors", "rules", "signature", "sources", "transforms", "views", "zarr"},
+    "mapping": {"cast", "errors", "rules", "signature", "sources", "transforms", "views", "zarr"},
     "chunking": set(),
     "planner": {"box", "chunking", "errors", "mapping", "report", "signature", "sources", "zarr"},
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -385,3 +387,48 @@ def test_recipes_do_not_tell_names_apart() -> None:
     expected = {"out": numbers(4)}
     found = [mapped(LAYERS, rules, expected, carry=True).matches[0].array.recipe for rules in ([FIRST], twice)]
     assert found[0] == found[1] == ("leaf", "layers", "0", "w")
+
+
+CONSTANTS: list[tuple[float, str, float | None]] = [
+    # value, dtype, what it becomes; None: refused
+    (127, "int8", 127),
+    (128, "int8", None),
+    (-1, "uint8", None),
+    (3.7, "int32", None),
+    (2**53 + 1, "int64", 2**53 + 1),
+    (math.nan, "uint8", None),
+    (7, "int4", 7),
+    (8, "int4", None),
+    (1, "bool", True),
+    (0.1, "bool", None),
+    (0.1, "bfloat16", float(ml_dtypes.bfloat16(0.1))),
+    (1e39, "float32", None),
+    (-math.inf, "float32", -math.inf),
+    (math.nan, "float8_e4m3fn", math.nan),
+    (math.inf, "float8_e4m3fn", None),
+    (70000, "float16", None),
+    (1e300, "complex64", None),
+    (2.5, "complex64", 2.5),
+]
+
+
+@pytest.mark.parametrize(("value", "dtype", "becomes"), CONSTANTS)
+@pytest.mark.parametrize("rule", ["init", "pad"])
+def test_constants_are_what_they_say(rule: str, value: float, dtype: str, becomes: float | None) -> None:
+    """A value that the dtype does not have is refused before anything is read, never wrapped or cut."""
+    expected = {"out": np.zeros(3, np.dtype(dtype))}
+    if rule == "init":
+        tree, rules = {}, [{"init": "out", "value": value}]
+    else:
+        tree, rules = {"out": np.zeros(1, np.dtype(dtype))}, [{"pad": "out", "length": 3, "fill": value}]
+    if becomes is None:
+        with pytest.raises(MappingError, match="has no value"):
+            mapped(tree, rules, expected)
+        return
+    (found,) = mapped(tree, rules, expected).matches
+    last = found.array.reader.read(Box((2,), (3,)))[0]
+    assert np.asarray(last).tobytes() == np.asarray(becomes).astype(np.dtype(dtype)).tobytes()
+    # as it travels through the manifest, for a later comparison with the source
+    (parsed,) = (RULE.validate_python(r) for r in rules)
+    again = RULE.validate_python(json.loads(json.dumps(parsed.model_dump(mode="json", exclude_unset=True))))
+    assert repr(again) == repr(parsed)
