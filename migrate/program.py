@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import importlib
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from migrate.errors import ProgramError
@@ -53,20 +56,23 @@ def resolve(entry: str, mesh: Mesh, arguments: Mapping[str, Any], python_path: S
         function = importlib.import_module(module_name)
         for attribute in function_name.split("."):
             function = getattr(function, attribute)
-    except Exception as error:  # whatever the user's module raises while it is imported
+    except (Exception, SystemExit) as error:  # whatever the user's module raises while it is imported
+        line = user_line(error)
         raise ProgramError(
             f"the program's entry {entry!r} cannot be imported",
-            where="program.entry",
+            where=line or "program.entry",
             found=f"{type(error).__name__}: {error}",
-            remedy="check the name; modules are searched beside the job file, in python_path and among the installed "
+            remedy="importing the module in Python shows the same error"
+            if line
+            else "check the name; modules are searched beside the job file, in python_path and among the installed "
             "packages",
         ) from error
     try:
         program = function(mesh, **arguments)  # type: ignore[operator]  # checked by calling it
-    except Exception as error:  # whatever the user's function raises
+    except (Exception, SystemExit) as error:  # whatever the user's function raises
         raise ProgramError(
             f"the program's entry {entry!r} failed when it was called with the mesh",
-            where="program.entry",
+            where=user_line(error) or "program.entry",
             found=f"{type(error).__name__}: {error}",
             remedy="call it yourself with a jax.sharding.Mesh and the job's program.arguments",
         ) from error
@@ -93,3 +99,27 @@ def resolve(entry: str, mesh: Mesh, arguments: Mapping[str, Any], python_path: S
             found=f"parameters={program.parameters}, donated={program.donated}",
         )
     return program
+
+
+def user_line(error: BaseException) -> str | None:
+    """``file:line`` of what the user's code did wrong: of the syntax error, or of the innermost frame outside Python's
+    own library, jax and this package; None if there is none."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{error.filename}:{error.lineno}"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not _is_machinery(Path(frame.filename)):
+            return f"{frame.filename}:{frame.lineno}"
+    return None
+
+
+_PACKAGE = Path(__file__).parent
+_STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
+
+
+def _is_machinery(path: Path) -> bool:
+    if path.is_relative_to(_PACKAGE):
+        return not path.is_relative_to(_PACKAGE / "demo")  # a model like any other
+    installed = {"site-packages", "dist-packages"} & set(path.parts)
+    if not installed and path.is_relative_to(_STANDARD_LIBRARY):
+        return True
+    return bool({"jax", "jaxlib", "_src"} & set(path.parts)) or str(path).startswith("<frozen ")

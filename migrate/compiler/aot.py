@@ -46,7 +46,7 @@ def lower(
                 keep_unused=True,
             )
             return jitted.lower(*_unflatten(program, [leaf.struct for leaf in leaves]))
-    except Exception as error:  # whatever the user's function raises under tracing
+    except (Exception, SystemExit) as error:  # whatever the user's function raises under tracing
         raise trace_failure(error) from error
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Mapping
-from pathlib import Path
 
 from migrate.errors import CompileError, ConfigError, ProgramError, ReexportError
+from migrate.program import user_line
 
 _MAX_MESSAGE_CHARACTERS = 4000
 # "No such compile option: 'NAME'" and "Failed to parse 'VALUE' into flag NAME: ..."
@@ -39,24 +38,14 @@ def compile_failure(error: Exception, flags: Mapping[str, object], where: str) -
     return CompileError(what, where=where, found=f"{type(error).__name__}: {message}", remedy=remedy)
 
 
-def trace_failure(error: Exception) -> ProgramError:
+def trace_failure(error: BaseException) -> ProgramError:
     """The typed form of what the user's function raised while jax traced it, with the line of the user's code."""
     return ProgramError(
         "the program's function failed while it was traced",
-        where=_user_line(error) or "Program.function",
+        where=user_line(error) or "Program.function",
         found=f"{type(error).__name__}: {trim(str(error))}",
         remedy="jax.jit(function).lower(*arguments) shows the same error",
     )
-
-
-def _user_line(error: Exception) -> str | None:
-    """``file:line`` of the innermost frame outside jax and this package."""
-    inside = {Path(__file__).parent}
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = Path(frame.filename)
-        if path.parent not in inside and not {"jax", "jaxlib", "_src"} & set(path.parts):
-            return f"{frame.filename}:{frame.lineno}"
-    return None
 
 
 def trim(message: str) -> str:

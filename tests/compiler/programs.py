@@ -135,7 +135,7 @@ def aborts(mesh: Mesh) -> Program:
 
 
 def exits(mesh: Mesh) -> Program:
-    raise SystemExit(7)
+    os._exit(7)
 
 
 def sleeps(mesh: Mesh) -> Program:

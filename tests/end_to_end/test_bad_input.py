@@ -139,8 +139,46 @@ CASES: dict[str, tuple[Edit, type[errors.ReexportError], list[str]]] = {
         errors.ProgramError,
         ["program.entry", "no_such_step"],
     ),
-    "import error in the entry": (model("import no_such_module"), errors.ProgramError, ["No module named"]),
-    "entry that raises": (model("def step(mesh): return 1 / 0"), errors.ProgramError, ["ZeroDivisionError"]),
+    "module that is not there": (
+        set_("program", "entry", to="no_such_module:step"),
+        errors.ProgramError,
+        ["where: program.entry", "No module named", "check the name"],
+    ),
+    "import error in the entry": (
+        model("import migrate\nimport no_such_module"),
+        errors.ProgramError,
+        ["No module named", "model.py:2"],
+    ),
+    "syntax error in the entry": (
+        model("import migrate\n\ndef step(mesh) return 1"),
+        errors.ProgramError,
+        ["SyntaxError", "model.py:3", "importing the module"],
+    ),
+    "entry that raises": (
+        model("def config():\n    return {}['hidden_size']\n\ndef step(mesh): return config()"),
+        errors.ProgramError,
+        ["KeyError: 'hidden_size'", "model.py:2"],
+    ),
+    "entry that raises within the standard library": (
+        model("import json\ndef step(mesh): return json.loads('{')"),
+        errors.ProgramError,
+        ["JSONDecodeError", "model.py:2"],
+    ),
+    "entry that raises within jax": (
+        model("import jax.numpy as jnp\ndef step(mesh): return jnp.zeros(2) + jnp.zeros(3)"),
+        errors.ProgramError,
+        ["model.py:2"],
+    ),
+    "entry that ends the process": (
+        model("import sys\ndef step(mesh): sys.exit('no weights')"),
+        errors.ProgramError,
+        ["SystemExit: no weights", "model.py:2"],
+    ),
+    "arguments that the entry does not take": (
+        set_("program", "arguments", to={"bach": 8}),
+        errors.ProgramError,
+        ["TypeError", "bach"],
+    ),
     "entry that returns something else": (model("def step(mesh): return 1"), errors.ProgramError, ["migrate.Program"]),
     "function that cannot be traced": (
         select_dense(step(parameters=f"{{{KERNEL}, {BIAS}}}", function="lambda p: p['kernel'] @ p['bias'] @ 7")),
