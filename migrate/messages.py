@@ -106,7 +106,7 @@ def read_message(text: str) -> tuple[Mismatch, ...]:
                 ]
             ),
             found=repr(shortened[:200]) if shortened else "nothing",
-            remedy="give the whole message, quoted, with --file, or on standard input",
+            remedy="give the whole message: in quotes, or as the path of its file (--file PATH), or on standard input",
         )
     return tuple(found)
 

@@ -378,7 +378,7 @@ def test_the_command(tmp_path: Path) -> None:
     file.write_text(E0102)
     by_argument, by_file, by_stdin = command(E0102), command("--file", str(file)), command(input=E0102)
     assert by_argument.returncode == 0, by_argument.stderr
-    assert by_argument.stdout == by_file.stdout == by_stdin.stdout
+    assert by_argument.stdout == by_file.stdout == by_stdin.stdout == command(str(file)).stdout
     assert "dimension 2 is padded from 40 to 128" in by_argument.stdout
     document = json.loads(command(E0102, "--json").stdout)
     assert document["mismatches"][0]["expected"]["device_bytes"] == 5_242_880
@@ -389,6 +389,8 @@ def test_the_commands_errors(tmp_path: Path) -> None:
     assert unknown.returncode == 2
     assert json.loads(unknown.stdout)["error"] == "UnknownMessageError"
     assert "incompatible size" in unknown.stderr
+    assert "--file" in unknown.stderr
+    assert command("x" * 5000).returncode == 2
     assert command(E0102, "--file", "x").returncode == 2
     assert command("--file", str(tmp_path / "none")).returncode == 2
 

@@ -52,8 +52,8 @@ def explain(
 
     MESSAGE is XLA's E0102 ("Executable(...) expected parameter N of size ... but got buffer with incompatible size
     ..."), the same for memory spaces, or JAX's "Computation was compiled for input layouts that disagree with the
-    layouts of arguments passed to it". Layouts may be missing, as in Reactant's errors. Without MESSAGE and --file it
-    is read from standard input.
+    layouts of arguments passed to it". Layouts may be missing, as in Reactant's errors. A MESSAGE that is the path of
+    an existing file is read from there, as with --file. Without either it is read from standard input.
     """
     from migrate.environment import installed_versions
     from migrate.explain import explain_error
@@ -63,6 +63,8 @@ def explain(
         raise click.UsageError("give either MESSAGE or --file")
     if target and job is None:
         raise click.UsageError("--target sets keys of the job's target: give --job, too")
+    if message is not None and _is_file(message):
+        message, file = None, message
     if message is None:
         message = _read(file, MAX_CHARACTERS)
     read_message(message)  # before anything is compiled
@@ -93,6 +95,13 @@ def _signatures(
         return of_export, None
     compiled = open_side(job, target, program=program, where="--target", reporter=stages()).signature
     return (compiled, None) if of_export is None else (of_export, compiled)
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # too long for a path, or with a null character
+        return False
 
 
 def _read(file: str | None, limit: int) -> str:
