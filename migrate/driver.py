@@ -10,7 +10,7 @@ from typing import Any
 
 from migrate import export
 from migrate.config import Job
-from migrate.conflict import is_committed
+from migrate.conflict import goes_forward, is_committed
 from migrate.execution import check_runner, execute
 from migrate.export import Export, Paths
 from migrate.planner import Plan
@@ -91,6 +91,8 @@ def run_prepared(
     else:
         tidy(prepared)
         if publish:
+            if goes_forward(prepared):
+                reporter.stage("going forward again to", f"export {prepared.export_id}, which was rolled back")
             export.set_latest(paths.output, prepared.export_id)
     committed = export.open_export(paths.export(prepared.export_id))
     return Result(committed, prepared.plan, already, done, written, time.perf_counter() - started, copied)

@@ -26,7 +26,7 @@ class Reporter(Protocol):
     """Hears what a job does; the command line draws it, a Python caller may ignore it."""
 
     def stage(self, stage: str, subject: str) -> None:
-        """A stage begins: ``opening`` a checkpoint, or ``compiling`` a program."""
+        """A stage begins: ``opening`` a checkpoint, ``compiling`` a program, and others."""
 
     def planned(self, prepared: Prepared) -> None:
         """The plan is made; nothing has been written yet."""

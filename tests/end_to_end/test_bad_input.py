@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import migrate
-from migrate import driver, errors
+from migrate import driver, errors, publication
 from migrate.preparation import Prepared, Silent
 
 from .conftest import reexport, small_job, tree_digest, write_job
@@ -248,6 +248,38 @@ def test_output_committed_with_another_identity(job: dict[str, Any], tmp_path: P
     second = migrate.run(job, supersede=True)
     assert migrate.open_export(job["output"]).uri == second.export.uri != first.export.uri
     assert migrate.open_export(first.export.uri).manifest == first.export.manifest  # the old one is still there
+
+
+CHANGES: dict[str, tuple[dict[str, Any], str]] = {
+    "compression": ({"rewrite": {"compression": "zstd"}}, r"compression of \S+, \S+, \S+ and 7 more\n"),
+    "chunks": ({"rewrite": {"max_chunk_bytes": 32}}, r"chunks of \S+"),
+    "mapping": (
+        {"mapping": [{"drop": "dense/bias"}, {"init": "dense/bias", "value": 0}]},
+        r"mapping of dense/bias\n",
+    ),
+}
+
+
+def test_output_committed_with_another_storage(job: dict[str, Any]) -> None:
+    migrate.run(job)
+    for change, words in CHANGES.values():
+        with pytest.raises(errors.OutputConflictError, match=rf"What differs:\n    {words}"):
+            migrate.run(job | change)
+
+
+def test_an_export_that_was_rolled_back(job: dict[str, Any], tmp_path: Path) -> None:
+    first = migrate.run(job).export.manifest.export
+    job["target"]["mesh"] = {"data": 4, "model": 2}
+    second = migrate.run(job, supersede=True).export.manifest.export
+    publication.roll_back(job["output"])
+    refused = reexport("run", write_job(job, tmp_path))
+    assert refused.returncode == 1
+    words = " ".join(refused.stderr.split())
+    assert f"export {first} is current; {second}, which this job makes, was rolled back from" in words
+    assert f"reexport rollback {job['output']} --to {second}" in words
+    done = reexport("run", "--supersede", write_job(job, tmp_path))
+    assert f"going forward again to export {second}" in done.stderr
+    assert migrate.open_export(job["output"]).manifest.export == second
 
 
 def test_exports_share_equal_parameter_sets(job: dict[str, Any]) -> None:
