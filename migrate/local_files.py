@@ -14,12 +14,13 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 LOCK_SUFFIX = ".__lock"
 """Of TensorStore's files in the making."""
 _TEMPORARY_MARK = ".reexport-tmp-"
 """In the names of ours."""
+_ATTEMPTS = 10
 
 
 def write(path: Path, value: bytes, *, durable: bool) -> None:
@@ -96,10 +97,9 @@ def fsync(path: str | Path) -> None:
 @contextlib.contextmanager
 def _written(path: Path, value: bytes, *, durable: bool) -> Iterator[Path]:
     """A file beside ``path`` that holds ``value``; gone afterwards, unless it was renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}{_TEMPORARY_MARK}{uuid.uuid4().hex}")
     try:
-        with temporary.open("xb") as file:
+        with _opened(temporary) as file:
             file.write(value)
             if durable:
                 file.flush()
@@ -107,6 +107,17 @@ def _written(path: Path, value: bytes, *, durable: bool) -> Iterator[Path]:
         yield temporary
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _opened(temporary: Path) -> BinaryIO:
+    """A new file, and the folders above it: another process may delete a folder that it sees empty meanwhile."""
+    for _ in range(_ATTEMPTS):
+        # mkdir itself says "exists" of a folder that goes while it looks
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            temporary.parent.mkdir(parents=True, exist_ok=True)
+            return temporary.open("xb")
+    temporary.parent.mkdir(parents=True, exist_ok=True)
+    return temporary.open("xb")
 
 
 @contextlib.contextmanager

@@ -127,8 +127,12 @@ def read(uri: str, key: str, *, max_bytes: int = MAX_METADATA_BYTES) -> bytes | 
             path = local_path(uri) / key
             if not path.is_file():
                 return None
-            _check_bytes(uri, key, path.stat().st_size, max_bytes)
-            return path.read_bytes()
+            try:
+                with path.open("rb") as file:
+                    _check_bytes(uri, key, os.fstat(file.fileno()).st_size, max_bytes)
+                    return file.read()
+            except FileNotFoundError:
+                return None  # deleted a moment ago
         store = open_kvstore(uri)
         result = store.read(key).result()
     except (ValueError, OSError) as error:
