@@ -56,10 +56,17 @@ class Lease:
         if holder is not None and holder.alive():
             raise self._conflict(holder)
         self._value = self._new_value()
-        if not storage.replace(uri, LEASE_KEY, self._value, expected=found):
-            raise self._conflict(_parse(storage.read(uri, LEASE_KEY, max_bytes=4096)))
         self._renewed = time.monotonic()
+        # first, since another thread that reads the new lease must find that it is held
         _held.add(self._token)
+        try:
+            taken = storage.replace(uri, LEASE_KEY, self._value, expected=found)
+        except BaseException:
+            _held.discard(self._token)
+            raise
+        if not taken:
+            _held.discard(self._token)
+            raise self._conflict(_parse(storage.read(uri, LEASE_KEY, max_bytes=4096)))
 
     def renew(self) -> None:
         """Extend the lease if a third of its time has passed. Raises :class:`OutputConflictError` if it was lost."""
