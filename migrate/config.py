@@ -359,7 +359,11 @@ def _problem(problem: ErrorDetails) -> str:
     if problem["type"] == "extra_forbidden":
         return unknown_key(str(problem["loc"][-1]), _fields_at(problem["loc"]))
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return f"{message}, not {problem['input']!r}" if problem["loc"] else f"a job {message}"
+    if not problem["loc"]:
+        return f"a job {message}"
+    if problem["type"] == "value_error" and isinstance(problem["input"], dict):
+        return message  # about a whole section, which would say nothing that the message does not
+    return f"{message}, not {problem['input']!r}"
 
 
 def unknown_key(key: str, known: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ attributes: ``T`` tiles, ``L`` tail padding alignment in elements, ``E`` element
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Iterator
@@ -65,7 +66,12 @@ def xla_dtype(numpy_name: str) -> str:
     try:
         return _DTYPES[numpy_name][0]
     except KeyError:
-        raise LayoutSyntaxError(f"XLA has no element type for dtype {numpy_name!r}") from None
+        # some write XLA's own name
+        close = difflib.get_close_matches(numpy_name, _DTYPES, n=1)
+        meant = _NUMPY_NAMES.get(numpy_name) or (close[0] if close else None)
+        raise LayoutSyntaxError(
+            f"XLA has no element type for dtype {numpy_name!r}" + (f"; did you mean {meant}?" if meant else "")
+        ) from None
 
 
 def dtype_bits(xla_type: str) -> int:

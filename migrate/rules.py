@@ -38,7 +38,7 @@ class _PatternRule(Section):
             for template in self.templates():
                 compiled.sub(template, "")  # reads the template, also where nothing matches
         except (re.error, IndexError) as error:
-            raise ValueError(f"is not a usable regular expression: {error}") from error
+            raise ValueError(f"{self.pattern!r} is not a usable regular expression: {error}") from error
         self.check(compiled)
         return self
 

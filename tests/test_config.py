@@ -269,6 +269,11 @@ PROGRAMS = [
         {"program": {**STEP, "layouts": [{"parameters": "a", "layout": {"major_to_minor": [0, 2]}}]}},
         ["layouts[0].layout", "every dimension"],
     ),
+    ({"program": {**STEP, "exported": "a"}}, ["program: should have one of the keys entry, exported\n"]),
+    (
+        {"mapping": [{"cast": "a", "dtype": "s8"}]},
+        ["mapping[0]: XLA has no element type for dtype 's8'; did you mean int8?\n"],
+    ),
     ({"program": {**STEP, "layouts": [{"parameter": "a", "layout": "auto"}]}}, ["did you mean parameters"]),
 ]
 
