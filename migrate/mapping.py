@@ -18,7 +18,7 @@ import numpy as np
 from migrate import transforms
 from migrate.cast import constant
 from migrate.errors import ConfigError, MappingError
-from migrate.rules import DropRule, InitRule, RenameRule, Rule, StackRule, TieRule
+from migrate.rules import DropRule, InitRule, RenameRule, Rule, StackRule, TieRule, UnstackRule
 from migrate.signature import ParameterSpec
 from migrate.sources.base import Leaf, Placeholder
 from migrate.transforms import Derived
@@ -115,6 +115,7 @@ def match(
     state.problems += [
         f"leaf {state.arrays[name].origin} has no parameter{_suggestion(name, set(wanted) - set(state.arrays))}"
         for name in unused
+        if state.failed.isdisjoint(state.arrays[name].sources)
     ]
     state.raise_problems()
     order = {leaf.name: number for number, leaf in enumerate(leaves)}
@@ -171,6 +172,10 @@ class _State:
         self.dropped: list[Dropped] = []
         self.problems: list[str] = []
         self.used: set[int] = set()
+        self.failed: set[str] = set()
+        """Leaves to which a rule could not be applied: one problem each is enough."""
+        self.unmade: list[str] = []
+        """Patterns of the names that failed rules would have made."""
 
     def add(self, name: str, array: Derived) -> None:
         """Put an array under ``name``, which must be free."""
@@ -199,7 +204,14 @@ class _State:
                 for name, made in _made(rule, array, matched):
                     self.add(name, made)
             except ValueError as error:
-                self.problems.append(f"{rule}: {array.origin}: {error}")
+                if self.failed.isdisjoint(array.sources):
+                    self.problems.append(f"{rule}: {array.origin}: {error}")
+                self.failed.update(array.sources)
+                if isinstance(rule, UnstackRule):
+                    layers = matched.expand(rule.to).split("{layer}")
+                    self.unmade.append(r"\d+".join(map(re.escape, layers)))
+                else:
+                    self.add(array.name, array)
 
     def _stack(self, rule: StackRule, taken: Sequence[tuple[Derived, re.Match[str]]]) -> None:
         layers: dict[str, dict[int, Derived]] = {}
@@ -207,14 +219,19 @@ class _State:
             number = matched["layer"]
             members = layers.setdefault(matched.expand(rule.to), {})
             if not number.isdecimal() or int(number) in members:
+                self.unmade.append(re.escape(matched.expand(rule.to)))
                 self.problems.append(f"{rule}: {array.origin}: layer {number!r} is not a number of its own")
             else:
                 members[int(number)] = array
         for name, members in layers.items():
+            if not members:
+                continue
             try:
                 self.add(name, transforms.stack(members, rule.axis, name))
             except ValueError as error:
-                self.problems.append(f"{rule}: {name}: {error}")
+                self.unmade.append(re.escape(name))
+                if all(self.failed.isdisjoint(member.sources) for member in members.values()):
+                    self.problems.append(f"{rule}: {name}: {error}")
 
     def unique(self, parameters: Sequence[ParameterSpec]) -> dict[str, ParameterSpec]:
         """The parameters by name; keys of a path may hold slashes, so two could share one."""
@@ -249,8 +266,11 @@ class _State:
         free = set(self.arrays) - set(wanted)
         for name, parameter in wanted.items():
             if name in self.arrays:
-                self.problems += _disagreements(parameter, self.arrays[name])
+                if self.failed.isdisjoint(self.arrays[name].sources):
+                    self.problems += _disagreements(parameter, self.arrays[name])
                 matches.append(Match(parameter, self.arrays[name]))
+            elif any(re.fullmatch(pattern, name) for pattern in self.unmade):
+                continue
             elif name in empty:
                 self.problems.append(f"parameter {name} has no leaf: the checkpoint holds {empty[name]} there")
             else:

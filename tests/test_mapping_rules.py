@@ -179,6 +179,21 @@ FAULTS: dict[str, tuple[Tree, list[dict[str, Any]], str]] = {
     "shorter pad": ({"w": W}, [{"pad": "w", "length": 3, "fill": 0}], "use slice to shorten"),
     "no such axis": ({"w": W}, [{"unstack": "w", "to": "w{layer}", "axis": 2}], "there is no dimension 2"),
     "quantising cast": ({"w": W}, [{"cast": "w", "dtype": "int8"}], "do it in the model"),
+    "a rule after it": (
+        {"v": W},
+        [{"cast": "v", "dtype": "int8"}, {"rename": "v", "to": "w"}, {"reshape": "w", "shape": [5]}],
+        "do it in the model",
+    ),
+    "a stack after it": (
+        {"l/0": W, "l/1": V},
+        [{"slice": "l/0", "stop": 9}, {"slice": "l/1", "stop": 2}, {"stack": r"l/(?P<layer>\d)", "to": "w"}],
+        "[0:9] is not within dimension 0",
+    ),
+    "layers of nothing": (
+        {"v": W},
+        [{"unstack": "v", "to": "w{layer}", "axis": 2}, {"init": "w", "value": 0}],
+        "there is no dimension 2",
+    ),
     "two tied to one": ({"a": W, "b": V}, [{"tie": "(a|b)", "to": ["w"]}], "a and b both map to w"),
 }
 
@@ -188,6 +203,15 @@ def test_rules_that_do_not_fit(tree: Tree, rules: list[dict[str, Any]], words: s
     with pytest.raises(MappingError) as caught:
         mapped(tree, rules, {"w": W})
     assert words in str(caught.value.found)
+    # a parameter that the rule would have made has no leaf because of it: that is not told, too
+    made = not any("unstack" in rule for rule in rules) or len(rules) > 1
+    assert caught.value.what.startswith("1 mismatch " if made else "2 mismatches ")
+
+
+def test_what_a_failed_unstack_would_have_made_is_not_missed() -> None:
+    with pytest.raises(MappingError, match="1 mismatch ") as caught:
+        mapped({"w": W}, [{"unstack": "w", "to": "l/{layer}", "axis": 2}], {"l/0": W, "l/1": W})
+    assert "there is no dimension 2" in str(caught.value.found)
 
 
 UNUSABLE: list[tuple[dict[str, Any], str]] = [
@@ -195,7 +219,10 @@ UNUSABLE: list[tuple[dict[str, Any], str]] = [
     ({"unstack": "w", "to": "w"}, "should contain {layer}"),
     ({"transpose": "w", "axes": [0, 0]}, "permutation"),
     ({"reshape": "w", "shape": [-1, -1]}, "at most once"),
-    ({"cast": "w", "dtype": "bf16"}, "no element type for dtype 'bf16'"),
+    ({"cast": "w", "dtype": "bf16"}, "no element type for dtype 'bf16'; did you mean bfloat16?"),
+    ({"cast": "w", "dtype": "f8e4m3fn"}, "did you mean float8_e4m3fn?"),
+    ({"cast": "w", "dtype": "float_16"}, "did you mean float16?"),
+    ({"drop": "("}, "'(' is not a usable regular expression"),
     ({"pad": "w", "length": 8}, "Field required"),  # the fill is the user's to state
     ({"tie": "w", "to": []}, "at least 1"),
     ({"drop": ""}, "at least 1"),
