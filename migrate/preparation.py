@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from migrate import compiler, sources, storage
+from migrate import compiler, pointer, sources, storage
 from migrate.compiler import CompileResult, policies
 from migrate.config import Job, job_from_mapping, load_job
 from migrate.errors import ConfigError, ProgramError, ReexportError, StorageError
@@ -126,7 +126,7 @@ def prepare(job: Job, directory: Path, reporter: Reporter | None = None) -> Prep
     Raises every :class:`ReexportError` that bad input can cause.
     """
     reporter = reporter or Silent()
-    _check_output(job)
+    _check_output(job, reporter)
     timings: dict[str, float] = {}
     with _timed(timings, "open"):
         reporter.stage("opening", job.source.path)
@@ -153,8 +153,9 @@ def prepare(job: Job, directory: Path, reporter: Reporter | None = None) -> Prep
     return Prepared(job, checkpoint, compiled, plan, timings)
 
 
-def _check_output(job: Job) -> None:
-    """Refuse an output inside the source, which is read-only to us."""
+def _check_output(job: Job, reporter: Reporter) -> None:
+    """Refuse an output inside the source, which is read-only to us, and one that cannot be used: before the compile,
+    which takes longer."""
     source, output = (storage.normalise(uri) for uri in (job.source.path, job.output))
     if f"{output}/".startswith(f"{source}/"):
         raise ConfigError(
@@ -173,6 +174,9 @@ def _check_output(job: Job) -> None:
                 found=f"{nearest} is not writable" if nearest.is_dir() else f"{nearest} is not a directory",
                 remedy="choose another output, or change its permissions",
             )
+    else:
+        reporter.stage("looking at", output)  # a store that does not answer is asked for a minute
+    pointer.read(output)
 
 
 def compile_programs(

@@ -15,6 +15,7 @@ import yaml
 
 import migrate
 from migrate.demo.checkpoint import write_checkpoint
+from migrate.preparation import Silent
 
 SIZES = {"layers": 2, "d_model": 64, "heads": 4, "head_dim": 40, "d_ff": 160, "vocab": 512}
 """A decoder of 0.4 MB; head_dim 40 is the case of the E0102 message."""
@@ -95,3 +96,14 @@ def tree_digest(directory: Path) -> str:
         if path.is_file():
             digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+class Stages(Silent):
+    """A reporter that remembers the stages."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def stage(self, stage: str, subject: str) -> None:
+        """Remembered."""
+        self.seen.append(stage)

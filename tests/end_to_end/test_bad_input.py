@@ -13,7 +13,7 @@ import migrate
 from migrate import driver, errors, publication
 from migrate.preparation import Prepared, Silent
 
-from .conftest import reexport, small_job, tree_digest, write_job
+from .conftest import Stages, reexport, small_job, tree_digest, write_job
 
 Edit = Callable[[dict[str, Any], Path], None]
 
@@ -208,7 +208,7 @@ CASES: dict[str, tuple[Edit, type[errors.ReexportError], list[str]]] = {
         errors.ConfigError,
         ["rewrite.max_item_bytes", "64MiB"],
     ),
-    "runner that is not there": (set_("rewrite", to={"runner": "spark"}), errors.ConfigError, ["rewrite.runner"]),
+    "runner that is not there": (set_("rewrite", to={"runner": "sprak"}), errors.ConfigError, ["rewrite.runner"]),
 }
 
 
@@ -258,6 +258,16 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
         r"mapping of dense/bias\n",
     ),
 }
+
+
+def test_an_output_that_cannot_be_read_is_found_before_the_compile(job: dict[str, Any]) -> None:
+    output = Path(job["output"])
+    output.mkdir(parents=True)
+    (output / "LATEST").write_text("damaged")
+    stages = Stages()
+    with pytest.raises(errors.NotAnExportError, match="LATEST is damaged"):
+        migrate.run(job, reporter=stages)
+    assert stages.seen == []
 
 
 def test_output_committed_with_another_storage(job: dict[str, Any]) -> None:

@@ -20,9 +20,9 @@ import pytest
 
 import migrate
 from migrate import storage
-from migrate.errors import StorageError
+from migrate.errors import NotAnExportError, StorageError
 
-from .conftest import small_job, write_job
+from .conftest import Stages, small_job, write_job
 from .faulty_proxy import Fault, FaultyProxy, faulty_proxy
 from .gcs_server import GcsServer, gcs_server
 
@@ -342,3 +342,13 @@ def test_refused_credentials_are_a_storage_error(through_proxy: FaultyProxy) -> 
     with pytest.raises(StorageError, match="credentials") as caught:
         storage.read("s3://bucket/checkpoint", "key")
     assert not holds_a_secret(str(caught.value))
+
+
+def test_an_output_that_cannot_be_used_is_found_before_the_compile(
+    store: Store, through_proxy: FaultyProxy, old_checkpoint: Path, tmp_path: Path
+) -> None:
+    store.client.put_object(Bucket="bucket", Key="damaged/LATEST", Body=b"damaged")
+    stages = Stages()
+    with pytest.raises(NotAnExportError, match="LATEST is damaged"):
+        migrate.run(small_job(old_checkpoint, tmp_path) | {"output": "s3://bucket/damaged"}, reporter=stages)
+    assert stages.seen == ["looking at"]
