@@ -18,7 +18,8 @@ from migrate.reuse import current_export, reusable
 from migrate.signature import Fingerprint
 
 State = Literal["current", "stale", "missing", "failed last time", "held", "unusable"]
-"""``held``: a person rolled back from what the job makes. ``unusable``: the job cannot be prepared."""
+"""``held``: a person rolled back from what the job makes, or its source went back to an older step.
+``unusable``: the job cannot be prepared."""
 Work = Literal["nothing", "publish", "recompile", "rewrite", "everything"]
 """``publish``: the export exists already. ``recompile``: its arrays do. ``rewrite``: some of them do."""
 
@@ -107,11 +108,28 @@ def assess(cell: Cell, prepared: Prepared) -> Assessment:
     reasons = list(_reasons(current, prepared)) if current is not None else []
     if now is not None and wanted in now.rolled_back:
         return result("held", [f"rolled back from {wanted}"], Cost("nothing", 0, cost.arrays, 0, cost.nbytes))
+    if back := goes_back(cell, prepared, current):
+        return result("held", [back], Cost("nothing", 0, cost.arrays, 0, cost.nbytes))
     if status is not None and status.outcome == "failed":
         times = f" {status.failures} times" if status.failures > 1 else ""
         what = status.error["what"] if status.error else "no reason is known"
         return result("failed last time", [f"failed{times}: {what}" if times else what, *reasons])
     return result("missing" if current is None else "stale", reasons)
+
+
+def goes_back(cell: Cell, prepared: Prepared, current: Export | None) -> str | None:
+    """In words, that the latest step of the source's directory is now older than the one that is current.
+
+    A step that is gone, or not seen for a while, is no reason to serve older weights. None if it is not older, lies in
+    another directory, or if the fleet allows it.
+    """
+    if current is None or not cell.only_newer:
+        return None
+    before, now = current.manifest.source, prepared.checkpoint.step
+    if before.step is None or now is None or now >= before.step:
+        return None
+    same_directory = before.uri.startswith(f"{storage.normalise(cell.job.source.path)}/")
+    return f"source step {before.step} -> {now} goes back" if same_directory else None
 
 
 def unusable(cell: Cell, error: ReexportError) -> Assessment:

@@ -110,6 +110,11 @@ class _ModelKeys(Section):
     overrides: dict[str, dict[str, Any]] = Field(default_factory=dict, description="Target's name -> keys of a job.")
     retention: Retention | None = None
     smoke: Smoke | None = None
+    allow_older_source: bool = Field(
+        False,
+        description="With `source.latest_under`: an older step than that of the current export is taken, too; default: "
+        "that pair is held.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +126,8 @@ class Cell:
     job: Job
     retention: Retention
     smoke: Smoke | None
+    only_newer: bool = False
+    """The source is the latest step of a directory, and one older than the current export's is not taken."""
 
     @property
     def name(self) -> str:
@@ -299,7 +306,8 @@ def _model_cells(
         whole = {**merged.document, "output": f"{sections.output.rstrip('/')}/{name}/{target}"}
         job = job_from_mapping(whole, base=folder, where=file.path)
         smoke = keys.smoke if "smoke" in own else sections.smoke
-        cells.append(Cell(name, target, job, keys.retention or sections.retention, smoke))
+        only_newer = merged.latest and not keys.allow_older_source
+        cells.append(Cell(name, target, job, keys.retention or sections.retention, smoke, only_newer))
     return cells
 
 
@@ -311,10 +319,12 @@ class _Merged:
         self._model = model
         self._origins: dict[Location, Location] = {}
         self._wrong: list[tuple[Location, str]] = []
+        self.latest = False
+        """Whether the source is the latest step of a directory; known after :meth:`problems`."""
 
     def add(self, place: Location, layer: Mapping[str, Any]) -> None:
         """Put a layer over what there is."""
-        for key in ("output", "targets", "overrides", "retention", "smoke"):
+        for key in ("output", "targets", "overrides", "retention", "smoke", "allow_older_source"):
             if key in layer:
                 self._wrong.append(((*place, key), "has no place here"))
         for one, other in (("program", "programs"), ("programs", "program")):
@@ -347,6 +357,7 @@ class _Merged:
             if "path" in source or "step" in source:
                 origin = self._origin(("source", "latest_under"))
                 return [(origin, "means the latest committed step under a directory; leave path and step out")]
+            self.latest = True
             source["path"] = source.pop("latest_under")
             self._origins["source", "path"] = self._origins.pop(("source", "latest_under"))
         found = job_problems({**self.document, "output": "."})

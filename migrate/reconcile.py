@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from migrate import history, notify, pointer, storage
-from migrate.assessment import Assessment, assess, unusable
+from migrate.assessment import Assessment, assess, goes_back, unusable
 from migrate.audit import verify_export
 from migrate.batch import compile_into_cache
 from migrate.collector import collect
@@ -211,7 +211,7 @@ def _work(assessment: Assessment, listener: Listener) -> Outcome:
     # another reconcile, or a person, was faster
     if current == wanted:
         return Outcome(assessment, "unchanged", current, published=before)
-    if now is not None and wanted in now.rolled_back:
+    if (now is not None and wanted in now.rolled_back) or goes_back(cell, prepared, before):
         return Outcome(assessment, "held", current)
     reporter = listener.working(cell)
     made = run_prepared(prepared, supersede=True, publish=False, reporter=reporter)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,8 +152,9 @@ def test_nothing_to_do(scene: Scene, hook: Any) -> None:
     assert len(hook.received) == told
 
 
-def test_what_a_failed_smoke_command_cost(repository: Path, hook: Any, tmp_path: Path) -> None:
-    scene = Scene(tmp_path, repository, f"http://127.0.0.1:{hook.server_port}/hook")
+def test_what_a_failed_smoke_command_cost(repository: Path, tmp_path: Path) -> None:
+    scene = Scene(tmp_path, repository, "")
+    del scene.document["notifications"]
     scene.document["smoke"] = {"command": "false"}
     failed = scene.tiny()
     assert (failed.result, failed.export, failed.bytes_written) == ("failed", None, 1616)
@@ -222,3 +225,36 @@ def test_a_webhook_that_is_not_set(scene: Scene, monkeypatch: pytest.MonkeyPatch
             scene.tiny()
     finally:
         scene.document["notifications"] = notifications
+
+
+def test_a_source_that_goes_back_is_held(repository: Path, tmp_path: Path) -> None:
+    scene = Scene(tmp_path, repository, "")
+    del scene.document["notifications"]
+    steps = tmp_path / "steps"
+    for step in (2, 3):
+        shutil.copytree(repository / "tests/data/orbax_0.2.7", steps / str(step))
+        for file in filter(Path.is_file, (steps / str(step)).rglob("*")):
+            os.utime(file, (step, step))  # written at another time: another checkpoint
+    scene.document["defaults"]["source"] = {"latest_under": str(steps), "select": "params"}
+    newer = scene.tiny()
+    assert (newer.result, migrate.open_export(scene.tiny_output).manifest.source.step) == ("published", 3)
+
+    (steps / "3").rename(tmp_path / "elsewhere")
+    (dry,) = scene.reconcile("tiny", dry_run=True).assessments
+    assert (dry.text, dry.cost.work) == ("held (source step 3 -> 2 goes back)", "nothing")
+    held = scene.tiny()
+    assert (held.result, held.export, held.bytes_written) == ("held", newer.export, 0)
+
+    scene.document["models"]["tiny"]["allow_older_source"] = True
+    older = scene.tiny()
+    assert (older.assessment.text, older.result) == ("stale (source step 3 -> 2)", "published")
+    assert migrate.open_export(scene.tiny_output).manifest.source.step == 2
+
+    # forward again, and back by a step that is named
+    del scene.document["models"]["tiny"]["allow_older_source"]
+    (tmp_path / "elsewhere").rename(steps / "3")
+    assert scene.tiny().export == newer.export
+    scene.document["models"]["tiny"]["source"] = {"step": 2}
+    del scene.document["defaults"]["source"]["latest_under"]
+    scene.document["defaults"]["source"]["path"] = str(steps)
+    assert (scene.tiny().result, migrate.open_export(scene.tiny_output).manifest.source.step) == ("published", 2)
