@@ -24,11 +24,12 @@ from migrate import allocator, arrays, storage
 from migrate.box import Box
 from migrate.compiler import executable as executables
 from migrate.compiler.arguments import key_text
+from migrate.compiler.calls import checked
 from migrate.compiler.describe import jax_layout, physical_layout
 from migrate.compiler.mesh import build_mesh
 from migrate.compiler.recompile import recompile
 from migrate.environment import Devices, check_devices, check_versions
-from migrate.errors import EnvironmentMismatchError, VerificationError
+from migrate.errors import EnvironmentMismatchError, StorageError, VerificationError
 from migrate.export import Export, open_export
 from migrate.manifest import EXECUTABLE_FILE, EXPORTED_FILE, ArrayRecord
 from migrate.signature import ParameterSpec, Signature
@@ -51,16 +52,19 @@ class LoadedProgram:
         """Run the program on all its arguments, in the order of the model's function.
 
         Arguments other than the parameters may be NumPy arrays, or lie elsewhere or in another layout: they are put
-        where the executable wants them. Donated arguments are consumed, as in ``jax.jit``.
+        where the executable wants them. Donated arguments are consumed, as in ``jax.jit``. Raises TypeError that names
+        an argument whose tree, shape or dtype is not the program's; whole numbers of another width must fit.
         """
         if len(arguments) != len(self._formats):
             names = list(dict.fromkeys(parameter.argument for parameter in self.signature.parameters))
             raise TypeError(
                 f"the program takes {len(self._formats)} arguments, {', '.join(names)}; got {len(arguments)}"
             )
+        numbers = jax.tree.unflatten(self.compiled.in_tree, range(len(self.signature.parameters)))[0]
+        parameters = self.signature.parameters
         placed = [
-            argument if index == self._weights else jax.device_put(argument, format_)
-            for index, (argument, format_) in enumerate(zip(arguments, self._formats, strict=True))
+            argument if index == self._weights else jax.device_put(checked(argument, of, parameters), format_)
+            for index, (argument, of, format_) in enumerate(zip(arguments, numbers, self._formats, strict=True))
         ]
         return self.compiled(*placed)
 
@@ -265,6 +269,18 @@ class _Loading:
                 box.size * store.dtype.numpy_dtype.itemsize,
             )
 
+    def unreadable(self, error: BaseException) -> StorageError:
+        """The typed form of what storage says of one of its shards."""
+        base = self._database["base"]
+        where = f"{self.stored.storage_name} in {base.get('bucket', '')}{base['path']}"
+        found = storage.storage_error(f"array {self.parameter.name} cannot be read", where, error)
+        if "DATA_LOSS" in str(error) or "NOT_FOUND" in str(error):
+            found.remedy = (
+                "the export is damaged: `reexport verify` names all that differs; restore it from a copy, or "
+            )
+            found.remedy += "make it again in another output"
+        return found
+
     def assemble(self) -> jax.Array:
         """The parameter in the executable's format, of all its shards."""
         parameter = self.parameter
@@ -304,8 +320,7 @@ class _Shard:
         try:
             self._read.result()
         except (ValueError, OSError) as error:
-            where = self.array.stored.storage_name
-            raise storage.storage_error(f"array {self.array.parameter.name} cannot be read", where, error) from error
+            raise self.array.unreadable(error) from error
         # CPU devices take aligned memory as it is; what is to be donated must be a copy
         copies = jax.device_put(
             [self._elements] * len(self.devices), list(self.devices), may_alias=None if self.array.stays else False

@@ -185,11 +185,13 @@ class Codec(Generic[Record]):
         try:
             record: Record = self._adapter.validate_json(data)
         except ValueError as error:
+            # pydantic's first line counts problems, others link to its site
+            lines = [line.strip() for line in str(error).splitlines()[1:] if "errors.pydantic.dev" not in line]
             raise NotAnExportError(
                 f"{where} is damaged",
                 where=where,
                 expected=f"the JSON of a {self._kind.__name__}",
-                found=str(error).splitlines()[-1].strip(),
+                found="; ".join(lines[:6]),
                 remedy="restore the export from a copy, or run the job again into another output",
             ) from error
         return record

@@ -235,3 +235,33 @@ def test_a_swapped_executable_is_never_unpickled(exports: Exports, tmp_path: Pat
 def test_not_an_export(tmp_path: Path) -> None:
     with pytest.raises(NotAnExportError):
         migrate.load(str(tmp_path))
+
+
+CALLS = {
+    # argument number, what is given, words of the error; None: it is taken
+    "one token less": (2, np.zeros(3, np.int32), "argument tokens: expected int32[4], got int32[3]"),
+    "a list": (2, [1, 2, 3, 4], "argument tokens: expected the tree"),
+    "floats": (2, np.zeros(4, np.float32), "argument tokens: expected int32[4], got float32[4]"),
+    "numbers that do not fit": (2, np.arange(4, dtype=np.int64) + 2**32, "argument tokens: there are values"),
+    "numbers that fit": (2, np.arange(4, dtype=np.int64), None),
+    "a Python number": (3, 0, None),
+    "a large Python number": (3, 2**40, "argument position: there are values"),
+    "another tree": (1, {"keys": 0}, "argument cache: expected the tree"),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_arguments_are_named_when_they_do_not_fit(case: str, exports: Exports) -> None:
+    number, given, words = CALLS[case]
+    loaded = migrate.load(exports("decoder", "cpu:8").uri)
+    mesh = build_mesh(jax.devices(), {"data": 2, "model": 4})
+    structs = decode_step(mesh, batch=4, sequence=16, **SIZES).arguments
+    arguments = [loaded.params, *(jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), tree) for tree in structs[1:])]
+    expected = np.asarray(loaded(*arguments)[0])
+    arguments = [loaded.params, *(jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), tree) for tree in structs[1:])]
+    arguments[number] = given
+    if words is None:
+        assert np.asarray(loaded(*arguments)[0]).shape == expected.shape
+        return
+    with pytest.raises(TypeError, match=re.escape(words)):
+        loaded(*arguments)
