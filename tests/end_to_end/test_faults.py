@@ -210,13 +210,18 @@ def test_data_file_cut_short_after_it_was_verified(
             os.truncate(file, int(file.stat().st_size * left))
 
     after_receipts(ITEMS, cut)
-    with pytest.raises(StorageError, match="after they had been verified") as caught:
-        migrate.run(job)
-    assert "same command" in str(caught.value.remedy)
-    assert not is_committed(tmp_path / "out")
-    monkeypatch.undo()
-    result = migrate.run(job)
-    assert result.items_done > 0
+    try:
+        result = migrate.run(job)
+    except StorageError as error:
+        assert "after they had been verified" in error.what  # noqa: PT017 -- or none at all
+        assert "same command" in str(error.remedy)  # noqa: PT017
+        assert not is_committed(tmp_path / "out")
+        monkeypatch.undo()
+        result = migrate.run(job)
+        assert result.items_done > 0
+    else:
+        assert left == 0.99  # only then can what is lost be nodes of a tree that nobody reads any more
+    migrate.verify_export(result.export)
     assert digests(result.export) == undisturbed
 
 
