@@ -57,7 +57,7 @@ SPECS = [
     ("s3://bucket/", {"driver": "s3", "bucket": "bucket", "path": ""}),
     ("gs://bucket/a", {"driver": "gcs", "bucket": "bucket", "path": "a/"}),
 ]
-AWS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION")
+AWS = ("AWS_ACCESS_KEY_ID", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION")
 
 
 @pytest.fixture(autouse=True)

@@ -90,7 +90,7 @@ def _answers(port: int) -> bool:
         return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def bucket() -> Iterator[str]:
     """A bucket of moto's server, found through this process's environment."""
     with socket.socket() as free:
